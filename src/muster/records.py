@@ -1,0 +1,189 @@
+"""The records that flow through a run, one type per stage; frozen and free of torch.
+
+    Sample -> (engine) Completion -> (grade) Rollout -> Group -> (collate) Batch
+
+A type per stage means that "not graded yet" can't be represented. Groups have ids; nothing is
+matched by text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Message = Mapping[str, object]
+"""One chat message: `role`, `content`, and whatever else the chat template reads."""
+
+FinishReason = Literal["stop", "length"]
+"""`stop`: a stop token or stop string was seen; `length`: the limit was reached without one."""
+
+
+class StreamKey(NamedTuple):
+    """Names the random stream of a prompt; with the index in the group, that of one rollout.
+
+    Every draw comes from a generator seeded by its key, so one rollout can be sampled again
+    without replaying what came before it.
+    """
+
+    seed: int
+    step: int
+    slot: int
+    """Which of the step's prompts."""
+    attempt: int
+    """0 at first; counts up where dynamic sampling draws the slot again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """A row of the data: the prompt and what the grader needs."""
+
+    id: str
+    """Unique in its data set: the row's number counted from 0, as text."""
+    messages: tuple[Message, ...] = ()
+    """The prompt as chat messages; empty for a raw prompt."""
+    text: str | None = None
+    """The prompt as raw text, for base models; None for a chat prompt."""
+    columns: Mapping[str, object] = field(default_factory=dict)
+    """All other columns of the row, handed to the rewards by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """The token ids the model is given, with the key of its random stream."""
+
+    ids: tuple[int, ...]
+    key: StreamKey
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """What an engine sampled for one prompt."""
+
+    ids: tuple[int, ...]
+    """Token ids, the stop token included where one was sampled."""
+    sampler_logprobs: tuple[float, ...]
+    """Log-probability of each id under the sampler, in nats, at the sampling temperature."""
+    finish_reason: FinishReason
+    version: int
+    """Version of the policy that sampled it."""
+    kept: tuple[tuple[int, ...], ...] | None = None
+    """Per token the ids that top-k, top-p and min-p left to choose from; None without them."""
+
+    def __post_init__(self) -> None:
+        """Refuses lists whose lengths differ: ids, logprobs and kept sets are one sequence."""
+        lengths = {len(self.ids), len(self.sampler_logprobs)}
+        if self.kept is not None:
+            lengths.add(len(self.kept))
+        if len(lengths) != 1:
+            raise AssertionError(f"ids, logprobs and kept sets have lengths {sorted(lengths)}")
+
+    @property
+    def is_truncated(self) -> bool:
+        """The limit was reached and no stop was seen."""
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradingRequest:
+    """One completion as the rewards see it."""
+
+    sample: Sample
+    prompt_text: str
+    """The prompt as it was rendered for the model."""
+    completion: Completion
+    text: str
+    """The completion without end-of-turn and padding tokens; other special tokens are kept."""
+    plain_text: str
+    """The completion without any special token: what TRL hands to its reward functions."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """A number, an abstention (`value` None, no failures), or a failure."""
+
+    value: float | None
+    """The weighted sum of the parts that gave a number; None if none did, or if any failed."""
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    """What each reward gave, unweighted, by name; None where it abstained or failed."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Why a reward failed, by its name."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Some reward failed: the rollout leaves its group, it is never scored 0."""
+        return bool(self.failures)
+
+    @property
+    def is_abstention(self) -> bool:
+        """Every reward declined to judge: the rollout leaves its group."""
+        return self.value is None and not self.failures
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollout:
+    """A completion and its score."""
+
+    completion: Completion
+    text: str
+    """The completion as the rewards saw it."""
+    score: Score
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """The rollouts of one prompt."""
+
+    id: str
+    """Unique in the run: step, slot and attempt."""
+    sample: Sample
+    prompt: Prompt
+    prompt_text: str
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """What training computed for one rollout; per-token tuples have the completion's length.
+
+    Empty tuples mean "not computed": no reference without a KL term, no new logprobs for a
+    rollout that was not sent through the update.
+    """
+
+    reward: float | None
+    """The number that entered the group's statistics: the score with overlong and KL penalties."""
+    advantage: float
+    mask: tuple[bool, ...]
+    """True where a token counts in the loss."""
+    old_logprobs: tuple[float, ...] = ()
+    ref_logprobs: tuple[float, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    """Of the last training forward in which the rollout took part."""
+    entropy: tuple[float, ...] = ()
+    """Of the policy's next-token distribution, in nats, from the same forward."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalReport:
+    """Held-out results at one step."""
+
+    step: int
+    groups: tuple[Group, ...]
+    metrics: Mapping[str, float | None]
+    """`eval_reward` and its interval, pass@k, lengths."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReport:
+    """All there is to know about one step; whoever drives the loop decides what to keep."""
+
+    step: int
+    """Counted from 1."""
+    groups: tuple[Group, ...]
+    traces: tuple[tuple[Trace, ...], ...]
+    """In the order of `groups` and their rollouts."""
+    metrics: Mapping[str, float | None]
+    """By TRL's names where it has one; None where there is no number."""
+    timings: Mapping[str, float]
+    """Seconds by phase."""
+    warnings: tuple[str, ...] = ()
+    """What a person should read: a skipped update, a resampling bound reached."""
+    eval: EvalReport | None = None

@@ -1,0 +1,46 @@
+"""The whole configuration of a run: one TOML file and flags, checked before any model loads; torch-free."""
+
+from muster.config.checks import reward_name
+from muster.config.comparing import result_changing_differences
+from muster.config.describing import Field, fields
+from muster.config.kinds import Choice
+from muster.config.loading import from_mapping, load
+from muster.config.names import is_name
+from muster.config.sections import (
+    AlgoConfig,
+    Config,
+    DataConfig,
+    EngineConfig,
+    EvalConfig,
+    LoraConfig,
+    ModelConfig,
+    OptimConfig,
+    RewardConfig,
+    RunConfig,
+    SamplingConfig,
+)
+from muster.config.toml import to_toml, toml_value
+
+__all__ = [
+    "AlgoConfig",
+    "Choice",
+    "Config",
+    "DataConfig",
+    "EngineConfig",
+    "EvalConfig",
+    "Field",
+    "LoraConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "RewardConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "fields",
+    "from_mapping",
+    "is_name",
+    "load",
+    "result_changing_differences",
+    "reward_name",
+    "to_toml",
+    "toml_value",
+]

@@ -1,0 +1,53 @@
+"""What sections are made of: their base, the kinds of numbers and texts, and a function chosen by name."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from annotated_types import Ge, Le, Lt, MinLen
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from muster.config.names import checked_name
+
+Text = Annotated[str, MinLen(1)]
+Count = Annotated[int, Ge(0)]
+Positive = Annotated[int, Ge(1)]
+Share = Annotated[float, Ge(0), Le(1)]
+BelowOne = Annotated[float, Ge(0), Lt(1)]
+NotNegative = Annotated[float, Ge(0)]
+Options = Mapping[str, object]
+
+
+class Section(BaseModel):
+    """Frozen, strict, no unknown keys; what every section is."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Choice(Section):
+    """A function chosen by name, with the parameters that its signature types."""
+
+    model_config = ConfigDict(extra="allow")
+
+    use: Text
+
+    @property
+    def params(self) -> Mapping[str, object]:
+        """What the table holds beside `use`."""
+        return self.model_extra or {}
+
+
+def _as_choice(value: object) -> object:
+    """A name alone is a choice without parameters."""
+    return {"use": value} if isinstance(value, str) else value
+
+
+def _as_tuple(value: object) -> object:
+    """One name alone is a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+OptionalChoice = Annotated[Choice | None, BeforeValidator(_as_choice)]
+Names = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(_as_tuple)]
+RunName = Annotated[str, MinLen(1), BeforeValidator(checked_name)]

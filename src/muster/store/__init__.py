@@ -1,0 +1,53 @@
+"""The run folder: one writer under a lock, many readers; torch-free.
+
+config.toml  meta.json  metrics.jsonl  timings.jsonl  index  events.jsonl
+rollouts/000012.parquet  eval/000050.parquet  checkpoints/  final/
+"""
+
+from muster.store.meta import collect_meta
+from muster.store.reading import (
+    SCHEMA_VERSION,
+    RunInfo,
+    choose_name,
+    eval_file,
+    eval_steps,
+    list_runs,
+    read_eval,
+    read_events,
+    read_index,
+    read_meta,
+    read_metrics,
+    read_rollouts,
+    read_timings,
+    rollout_steps,
+    rollouts_file,
+)
+from muster.store.rows import SCHEMA, Rollouts, from_parquet, to_parquet
+from muster.store.strict import Line, to_json
+from muster.store.writer import RunStore
+
+__all__ = [
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "Line",
+    "Rollouts",
+    "RunInfo",
+    "RunStore",
+    "choose_name",
+    "collect_meta",
+    "eval_file",
+    "eval_steps",
+    "from_parquet",
+    "list_runs",
+    "read_eval",
+    "read_events",
+    "read_index",
+    "read_meta",
+    "read_metrics",
+    "read_rollouts",
+    "read_timings",
+    "rollout_steps",
+    "rollouts_file",
+    "to_json",
+    "to_parquet",
+]

@@ -1,0 +1,74 @@
+"""One writer per run folder; the system lets go of the lock when its process dies, however it dies."""
+
+import os
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from muster.errors import CheckpointError
+
+_held: set[int] = set()
+
+
+class FolderLock:
+    """Holds a folder until `release`; a second holder, in this process or another, is refused."""
+
+    def __init__(self, folder: Path) -> None:
+        """Takes the lock, or says who has it."""
+        self._path = folder / "lock"
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _take(self._descriptor)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise CheckpointError(
+                f"{folder} is being written by {_holder(self._path)}. "
+                "Wait for it, stop it, or give this run another name with --run.name."
+            ) from error
+        _held.add(self._descriptor)
+        self._sign()
+
+    def _sign(self) -> None:
+        """Writes who holds the lock, for the message to others."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        # Windows locks the first byte, so what others read starts after it.
+        text = f" process {os.getpid()} on {socket.gethostname()} since {now}"
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, text.encode("utf-8", "replace"))
+
+    def release(self) -> None:
+        """Lets others write."""
+        if self._descriptor in _held:
+            _held.discard(self._descriptor)
+            os.close(self._descriptor)
+
+
+def _holder(path: Path) -> str:
+    """Who signed the lock, as text; they may be about to."""
+    try:
+        data = path.read_bytes()[1:200]
+    except OSError:
+        data = b""
+    return data.decode("utf-8", "replace").strip() or "another process"
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _take(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _let_go_in_child() -> None:
+        """A forked child shares the lock and would hold it after its parent was killed."""
+        for descriptor in _held:
+            os.close(descriptor)
+        _held.clear()
+
+    os.register_at_fork(after_in_child=_let_go_in_child)

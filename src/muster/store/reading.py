@@ -1,0 +1,165 @@
+"""What is in a run folder, for those who only look; works while the run is being written."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.errors import CheckpointError, ConfigError
+from muster.store.rows import Rollouts, from_parquet
+from muster.store.strict import Line, read_lines
+
+SCHEMA_VERSION = 1
+"""Of the run folder's format; a reader refuses newer ones."""
+
+METRICS, TIMINGS, EVENTS, INDEX = "metrics.jsonl", "timings.jsonl", "events.jsonl", "index"
+META, CONFIG = "meta.json", "config.toml"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInfo:
+    """A run as a list of runs shows it."""
+
+    name: str
+    folder: Path
+    started: str
+    """When it was made, in UTC; empty where that isn't known."""
+    step: int
+    """The last that was written; 0 before the first."""
+    reward: float | None
+    """Mean reward of the last step."""
+    status: str
+    """The last event that says how the run is: `start`, `resume`, `end`, `failure`; or none yet."""
+
+
+def rollouts_file(folder: Path, step: int) -> Path:
+    """Where a step's rollouts are."""
+    return folder / "rollouts" / f"{step:06d}.parquet"
+
+
+def eval_file(folder: Path, step: int) -> Path:
+    """Where the completions of an evaluation are."""
+    return folder / "eval" / f"{step:06d}.parquet"
+
+
+def read_meta(folder: Path) -> Line:
+    """What `meta.json` holds; refuses a folder that is no run, or one that a newer Muster wrote."""
+    path = folder / META
+    try:
+        meta = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{folder} is not the folder of a run: there is no {META} in it. Name a run or its folder."
+        ) from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON. Restore the file.") from error
+    version = meta.get("schema_version") if isinstance(meta, dict) else None
+    if not isinstance(version, int):
+        raise CheckpointError(f"{path} names no schema_version. Restore the file.")
+    if version > SCHEMA_VERSION:
+        raise CheckpointError(
+            f"{folder} has format {version}, but this Muster reads up to {SCHEMA_VERSION}: "
+            "a newer one wrote it. Update with: pip install --upgrade muster-rl"
+        )
+    return meta
+
+
+def read_metrics(folder: Path) -> list[Line]:
+    """One object per step: `step` and its metrics, held-out ones included."""
+    return read_lines(folder / METRICS)
+
+
+def read_timings(folder: Path) -> list[Line]:
+    """One object per step: seconds and tokens per second by phase."""
+    return read_lines(folder / TIMINGS)
+
+
+def read_events(folder: Path) -> list[Line]:
+    """One object per event: `time`, `kind` and what it says."""
+    return read_lines(folder / EVENTS)
+
+
+def read_index(folder: Path) -> list[Line]:
+    """One object per step: how many groups and rollouts, mean reward, whether it was evaluated."""
+    return read_lines(folder / INDEX)
+
+
+def read_rollouts(folder: Path, step: int) -> Rollouts:
+    """The groups and traces of a step."""
+    return _read(rollouts_file(folder, step), f"step {step}", _steps_of(folder / "rollouts"))
+
+
+def read_eval(folder: Path, step: int) -> Rollouts:
+    """The groups of the evaluation at a step; no traces."""
+    return _read(eval_file(folder, step), f"evaluation at step {step}", _steps_of(folder / "eval"))
+
+
+def eval_steps(folder: Path) -> list[int]:
+    """The steps at which the run was evaluated, in order."""
+    return _steps_of(folder / "eval")
+
+
+def rollout_steps(folder: Path) -> list[int]:
+    """The steps whose rollouts are there, in order."""
+    return _steps_of(folder / "rollouts")
+
+
+def _steps_of(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in folder.glob("*.parquet") if path.stem.isdecimal())
+
+
+def _read(path: Path, what: str, steps: list[int]) -> Rollouts:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        there = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
+        raise ConfigError(f"{path.parent} holds no {what}; steps there: {there}.") from error
+    try:
+        return from_parquet(data)
+    except (ValueError, KeyError, OSError) as error:
+        raise CheckpointError(f"{path} can't be read as rollouts: {error}. Restore the file.") from error
+
+
+def list_runs(folder: Path) -> list[RunInfo]:
+    """The runs in a folder of runs, by name; a run of a newer format is left to `read_meta` to refuse."""
+    metas = sorted(folder.glob(f"*/{META}"))
+    return [_info(path.parent) for path in metas]
+
+
+def _info(folder: Path) -> RunInfo:
+    index = read_index(folder)
+    states = [event["kind"] for event in read_events(folder) if event.get("kind") in STATES]
+    last: Mapping[str, object] = index[-1] if index else {}
+    rewards = [line["reward"] for line in index if line.get("reward") is not None]
+    try:
+        meta = json.loads((folder / META).read_bytes())
+    except ValueError:
+        meta = {}
+    return RunInfo(
+        name=folder.name,
+        folder=folder,
+        started=str(meta.get("started", "")),
+        step=int(str(last.get("step", 0))),
+        reward=rewards[-1] if rewards else None,
+        status=states[-1] if states else "start",
+    )
+
+
+STATES = ("start", "resume", "end", "failure", "stop")
+"""Events that say how a run is."""
+
+
+def choose_name(runs: Path, stem: str, *, resume: bool) -> str:
+    """`stem-1`, `stem-2` ...: the next that is free, or the last there is where a run is resumed."""
+    numbers = [
+        0,
+        *(
+            int(n)
+            for path in runs.glob("*")
+            if path.name.startswith(f"{stem}-") and (n := path.name[len(stem) + 1 :]).isdecimal()
+        ),
+    ]
+    last = max(numbers)
+    if resume and last == 0:
+        raise ConfigError(f"{runs} holds no run {stem}-1 or later to resume. Name one with --run.name.")
+    return f"{stem}-{last if resume else last + 1}"

@@ -1,0 +1,156 @@
+"""Groups and traces as a table with one row per rollout, and back."""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from muster.records import Completion, Group, Prompt, Rollout, Sample, Score, StreamKey, Trace
+from muster.store.strict import to_json
+
+_PER_TOKEN = ("old_logprobs", "ref_logprobs", "logprobs", "entropy")
+
+SCHEMA = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("index", pa.int32()),  # of the rollout in its group
+        ("sample_id", pa.string()),
+        ("sample", pa.string()),  # messages, text and columns of the sample, as JSON
+        ("key", pa.list_(pa.int64(), 4)),  # of the random stream: seed, step, slot, attempt
+        ("prompt_ids", pa.list_(pa.int32())),
+        ("prompt_text", pa.string()),
+        ("completion_ids", pa.list_(pa.int32())),
+        ("completion_text", pa.string()),
+        ("finish_reason", pa.string()),
+        ("version", pa.int32()),
+        ("score", pa.float64()),
+        ("parts", pa.string()),  # reward by reward, as JSON
+        ("failures", pa.string()),  # why, by reward, as JSON
+        ("reward", pa.float64()),
+        ("advantage", pa.float64()),
+        ("mask", pa.list_(pa.bool_())),
+        ("sampler_logprobs", pa.list_(pa.float32())),
+        *((name, pa.list_(pa.float32())) for name in _PER_TOKEN),
+    ]
+)
+
+
+Row = dict[str, Any]
+"""A row as pyarrow hands it out: its types are those of the schema."""
+
+
+class Rollouts(NamedTuple):
+    """What a file of rollouts holds."""
+
+    groups: tuple[Group, ...]
+    traces: tuple[tuple[Trace, ...], ...]
+    """In the order of `groups` and their rollouts; empty where nothing was trained (evaluation)."""
+
+
+def to_parquet(groups: Sequence[Group], traces: Sequence[Sequence[Trace]] = ()) -> bytes:
+    """One row per rollout, in order; equal records give equal bytes."""
+    table = pa.Table.from_pylist(list(_rows(groups, traces)), schema=SCHEMA)
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def from_parquet(data: bytes) -> Rollouts:
+    """The groups, and the traces where there are any."""
+    rows = pq.read_table(io.BytesIO(data)).to_pylist()
+    by_group = [list(some) for _, some in groupby(rows, key=lambda row: row["group_id"])]
+    has_traces = any(row["advantage"] is not None for row in rows)
+    return Rollouts(
+        groups=tuple(_group(some) for some in by_group),
+        traces=tuple(tuple(_trace(row) for row in some) for some in by_group) if has_traces else (),
+    )
+
+
+def _rows(groups: Sequence[Group], traces: Sequence[Sequence[Trace]]) -> Iterator[Row]:
+    for place, group in enumerate(groups):
+        shared = _group_columns(group)
+        for index, rollout in enumerate(group.rollouts):
+            trace = traces[place][index] if traces else None
+            yield {**shared, "index": index, **_rollout_columns(rollout), **_trace_columns(trace)}
+
+
+def _group_columns(group: Group) -> Row:
+    sample = group.sample
+    return {
+        "group_id": group.id,
+        "sample_id": sample.id,
+        "sample": to_json({"messages": sample.messages, "text": sample.text, "columns": sample.columns}),
+        "key": list(group.prompt.key),
+        "prompt_ids": group.prompt.ids,
+        "prompt_text": _storable(group.prompt_text),
+    }
+
+
+def _rollout_columns(rollout: Rollout) -> Row:
+    completion, score = rollout.completion, rollout.score
+    return {
+        "completion_ids": completion.ids,
+        "completion_text": _storable(rollout.text),
+        "finish_reason": completion.finish_reason,
+        "version": completion.version,
+        "score": score.value,
+        "parts": to_json(score.parts),
+        "failures": to_json(score.failures),
+        "sampler_logprobs": completion.sampler_logprobs,
+    }
+
+
+def _trace_columns(trace: Trace | None) -> Row:
+    if trace is None:
+        return {}
+    lists = {name: getattr(trace, name) for name in _PER_TOKEN}
+    return {"reward": trace.reward, "advantage": trace.advantage, "mask": trace.mask, **lists}
+
+
+def _group(rows: Sequence[Row]) -> Group:
+    """The group of these rows; what they share is read from the first."""
+    first = rows[0]
+    sample = json.loads(first["sample"])
+    return Group(
+        id=first["group_id"],
+        sample=Sample(
+            id=first["sample_id"],
+            messages=tuple(sample["messages"]),
+            text=sample["text"],
+            columns=sample["columns"],
+        ),
+        prompt=Prompt(ids=tuple(first["prompt_ids"]), key=StreamKey(*first["key"])),
+        prompt_text=first["prompt_text"],
+        rollouts=tuple(_rollout(row) for row in rows),
+    )
+
+
+def _rollout(row: Row) -> Rollout:
+    return Rollout(
+        completion=Completion(
+            ids=tuple(row["completion_ids"]),
+            sampler_logprobs=tuple(row["sampler_logprobs"]),
+            finish_reason=row["finish_reason"],
+            version=row["version"],
+        ),
+        text=row["completion_text"],
+        score=Score(value=row["score"], parts=json.loads(row["parts"]), failures=json.loads(row["failures"])),
+    )
+
+
+def _trace(row: Row) -> Trace:
+    return Trace(
+        reward=row["reward"],
+        advantage=row["advantage"],
+        mask=tuple(row["mask"]),
+        **{name: tuple(row[name]) for name in _PER_TOKEN},
+    )
+
+
+def _storable(text: str) -> str:
+    """The text; half of a surrogate pair, which no file can hold, as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,161 @@
+"""The one writer of a run folder."""
+
+import math
+import types
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from muster.errors import ConfigError
+from muster.files import append_line, complete_lines, make_folder, remove, write_atomic
+from muster.records import Group, StepReport
+from muster.store.lock import FolderLock
+from muster.store.reading import (
+    CONFIG,
+    EVENTS,
+    INDEX,
+    META,
+    METRICS,
+    SCHEMA_VERSION,
+    TIMINGS,
+    eval_file,
+    read_meta,
+    rollouts_file,
+)
+from muster.store.rows import to_parquet
+from muster.store.strict import read_lines, to_json
+
+
+class RunStore:
+    """Appends to a run folder and holds its lock until it is closed."""
+
+    def __init__(self, folder: Path, lock: FolderLock) -> None:
+        """For `create` and `open_for_resume` to call."""
+        self.folder = folder
+        self._lock = lock
+
+    @classmethod
+    def create(cls, folder: Path, config_toml: str, meta: Mapping[str, object]) -> Self:
+        """A new run folder; refuses one that holds a run, or anything else."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(
+                f"{folder} is there already and not empty. Go on with its run with --resume, "
+                "or give this one another name with --run.name."
+            )
+        for part in ("rollouts", "eval", "checkpoints"):
+            make_folder(folder / part)
+        store = cls(folder, FolderLock(folder))
+        write_atomic(folder / CONFIG, config_toml.encode("utf-8"))
+        meta_line = to_json({"schema_version": SCHEMA_VERSION, **meta})
+        write_atomic(folder / META, f"{meta_line}\n".encode())
+        return store
+
+    @classmethod
+    def open_for_resume(cls, folder: Path, step: int) -> Self:
+        """The run as it was after this step: what was written of later ones is dropped.
+
+        Events stay, since they tell what happened, not what was computed.
+        """
+        read_meta(folder)
+        store = cls(folder, FolderLock(folder))
+        try:
+            store._drop_after(step)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def append_step(self, report: StepReport) -> None:
+        """Writes a step; its line in the metrics comes last and says that all the rest is there."""
+        if report.groups:
+            path = rollouts_file(self.folder, report.step)
+            write_atomic(path, to_parquet(report.groups, report.traces))
+        if report.eval:
+            write_atomic(eval_file(self.folder, report.step), to_parquet(report.eval.groups))
+        for text in report.warnings:
+            self.append_event("warning", step=report.step, text=text)
+        self._append(TIMINGS, timings_line(report))
+        self._append(INDEX, index_line(report))
+        held_out = report.eval.metrics if report.eval else {}
+        self._append(METRICS, {"step": report.step, **report.metrics, **held_out})
+
+    def append_event(self, kind: str, **fields: object) -> None:
+        """Writes what happened, with the time."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._append(EVENTS, {"time": now, "kind": kind, **fields})
+
+    def close(self) -> None:
+        """Lets others write."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _append(self, name: str, line: Mapping[str, object]) -> None:
+        append_line(self.folder / name, to_json(line).encode("ascii"))
+
+    def _drop_after(self, step: int) -> None:
+        for name in (METRICS, TIMINGS, INDEX):
+            _keep_lines(self.folder / name, step)
+        _keep_lines(self.folder / EVENTS, None)
+        for folder in (self.folder, self.folder / "rollouts", self.folder / "eval"):
+            for path in folder.glob(".*.tmp"):
+                remove(path)
+        for part in ("rollouts", "eval"):
+            for path in (self.folder / part).glob("*.parquet"):
+                if path.stem.isdecimal() and int(path.stem) > step:
+                    remove(path)
+
+
+def _keep_lines(path: Path, step: int | None) -> None:
+    """Takes the lines of later steps out of the file, and what a crash left of a last line."""
+    lines = read_lines(path)
+    kept = [raw for raw, line in zip(complete_lines(path), lines) if step is None or line["step"] <= step]
+    data = b"".join(raw + b"\n" for raw in kept)
+    if path.exists() and path.read_bytes() != data:
+        write_atomic(path, data)
+
+
+def timings_line(report: StepReport) -> dict[str, object]:
+    """Seconds by phase, and completion tokens of the step per second of each."""
+    tokens = _completion_tokens(report.groups)
+    speeds = {phase: tokens / seconds for phase, seconds in report.timings.items() if seconds > 0}
+    return {
+        "step": report.step,
+        "seconds": report.timings,
+        "tokens": tokens,
+        "tokens_per_second": speeds if tokens else {},
+    }
+
+
+def index_line(report: StepReport) -> dict[str, object]:
+    """What a list of steps shows without opening their files."""
+    rollouts = [rollout for group in report.groups for rollout in group.rollouts]
+    scores = [rollout.score.value for rollout in rollouts if rollout.score.value is not None]
+    return {
+        "step": report.step,
+        "groups": len(report.groups),
+        "rollouts": len(rollouts),
+        "tokens": _completion_tokens(report.groups),
+        "reward": math.fsum(scores) / len(scores) if scores else None,
+        "reward_min": min(scores, default=None),
+        "reward_max": max(scores, default=None),
+        "truncated": sum(rollout.completion.is_truncated for rollout in rollouts),
+        "failed": sum(rollout.score.is_failure for rollout in rollouts),
+        "warnings": len(report.warnings),
+        "eval_reward": report.eval.metrics.get("eval_reward") if report.eval else None,
+        "is_evaluated": report.eval is not None,
+    }
+
+
+def _completion_tokens(groups: Sequence[Group]) -> int:
+    return sum(len(rollout.completion.ids) for group in groups for rollout in group.rollouts)

@@ -192,8 +192,7 @@ from pathlib import Path
 from muster.store import RunStore
 store = RunStore.create(Path({str(tmp_path / "run")!r}), "", {{}})
 if os.fork() == 0:
-    time.sleep(30)
-print("locked", flush=True)
+    print("locked", flush=True)
 time.sleep(30)
 """
     with subprocess.Popen(

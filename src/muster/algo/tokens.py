@@ -3,8 +3,9 @@
 Axes: B rows (one completion each), T completion positions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -38,3 +39,23 @@ class Totals:
     """Completions that take part, those of groups without signal included."""
     limit: int
     """The completion limit, in tokens."""
+
+
+def silence(tokens: Tokens) -> Tokens:
+    """The same tokens with 0 where the mask is False, in values and in gradients.
+
+    Masking the loss alone isn't enough: backward multiplies the 0 that arrives at a masked
+    position by the derivative there, and 0 times an infinite derivative is NaN.
+    """
+
+    def quiet(values: Tensor) -> Tensor:
+        return torch.where(tokens.mask, values, 0.0)
+
+    return replace(
+        tokens,
+        logprobs=quiet(tokens.logprobs),
+        old_logprobs=quiet(tokens.old_logprobs),
+        sampler_logprobs=quiet(tokens.sampler_logprobs),
+        ref_logprobs=None if tokens.ref_logprobs is None else quiet(tokens.ref_logprobs),
+        entropy=quiet(tokens.entropy),
+    )

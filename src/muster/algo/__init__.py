@@ -1,0 +1,1 @@
+"""The algorithm: pure functions, tensors in and tensors out; no config, no I/O."""

@@ -104,6 +104,19 @@ def test_noise_outside_the_mask_is_not_measured(make_tokens):
     assert token_metrics(noisy, gspo, truncate) == token_metrics(clean, gspo, truncate)
 
 
+def test_an_objective_is_asked_as_training_asks_it_without_noise(make_tokens):
+    def sum_of_row(tokens):
+        return -(tokens.logprobs * tokens.mask).sum(dim=1, keepdim=True).expand_as(tokens.mask)
+
+    tokens = make_tokens([[-1.0, nan]], mask=[[1, 0]])
+    assert values(token_metrics(tokens, sum_of_row, truncate))["clip_ratio/region_mean"] == 0
+
+    def squared(tokens):
+        return (sum_of_row(tokens) - 1.0).square() / 2
+
+    assert values(token_metrics(tokens, squared, truncate))["clip_ratio/region_mean"] == 1
+
+
 def test_sampler_metrics_show_gap_and_applied_weight(make_tokens):
     zeros = torch.zeros(1, 4, dtype=torch.float64)
     tokens = make_tokens(zeros, sampler=-torch.tensor([[0, 0.7, -0.5, 1.2]], dtype=torch.float64))

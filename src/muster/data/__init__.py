@@ -1,0 +1,15 @@
+"""Prompts: from files and hub data sets to samples, their order, and their token ids."""
+
+from muster.data.encoding import EncodedPrompt, EncodedPrompts, Tokenizer, encode_prompts
+from muster.data.loading import load_samples
+from muster.data.order import num_steps, prompt_order
+
+__all__ = [
+    "EncodedPrompt",
+    "EncodedPrompts",
+    "Tokenizer",
+    "encode_prompts",
+    "load_samples",
+    "num_steps",
+    "prompt_order",
+]

@@ -1,0 +1,135 @@
+"""Prompts as token ids: the chat template rendered, and tokenized without a second start token."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from muster.errors import ConfigError, DataError
+from muster.records import Sample
+
+_BATCH = 256
+_SHOWN = 5
+_END_OF_TEXT = "<|endoftext|>"
+_OURS = ("conversation", "tokenize", "add_generation_prompt", "return_tensors", "return_dict")
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer."""
+
+    chat_template: Any
+    bos_token: Any
+    eos_token: Any
+
+    def __call__(self, text: Any, *, add_special_tokens: bool) -> Any:
+        """`input_ids` for a list of texts."""
+        ...
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        """The conversation as text."""
+        ...
+
+    def get_vocab(self) -> dict[str, int]:
+        """Ids by token."""
+        ...
+
+
+class EncodedPrompt(NamedTuple):
+    """A sample with what the model reads of it."""
+
+    sample: Sample
+    ids: tuple[int, ...]
+    text: str
+    """As it was rendered: special tokens included."""
+
+
+class EncodedPrompts(NamedTuple):
+    """The prompts that fit, and the samples that were dropped for their length."""
+
+    prompts: tuple[EncodedPrompt, ...]
+    dropped: tuple[Sample, ...]
+
+
+def encode_prompts(
+    samples: Sequence[Sample],
+    tokenizer: Tokenizer,
+    *,
+    max_prompt_tokens: int,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    overlong: Literal["refuse", "drop"] = "refuse",
+) -> EncodedPrompts:
+    """Token ids and text of every sample's prompt; longer ones than allowed are refused or dropped.
+
+    A chat is rendered by the tokenizer's template, a raw text is started with the start token
+    (end-of-text where the tokenizer has it, else bos, else eos); either way there is exactly one.
+    """
+    options = dict(chat_template_kwargs or {})
+    if clash := [name for name in options if name in _OURS]:
+        raise ConfigError(
+            f"data.chat_template_kwargs sets {', '.join(clash)}, which Muster sets itself. Remove it."
+        )
+    texts = [_rendered(sample, tokenizer, options) for sample in samples]
+    prompts = [
+        EncodedPrompt(sample, ids, text)
+        for sample, ids, text in zip(samples, _token_ids(texts, tokenizer), texts, strict=True)
+    ]
+    if empty := [prompt.sample.id for prompt in prompts if not prompt.ids]:
+        raise DataError(f"The prompts of samples {', '.join(empty[:_SHOWN])} have no tokens.")
+    fitting = tuple(prompt for prompt in prompts if len(prompt.ids) <= max_prompt_tokens)
+    long = [prompt for prompt in prompts if len(prompt.ids) > max_prompt_tokens]
+    if long and (overlong == "refuse" or not fitting):
+        raise DataError(_too_long(long, len(prompts), max_prompt_tokens))
+    return EncodedPrompts(fitting, tuple(prompt.sample for prompt in long))
+
+
+def start_token(tokenizer: Tokenizer) -> str:
+    """What a raw text starts with; empty where the tokenizer has no such token.
+
+    End-of-text is what separates documents in pre-training. It comes before bos because the bos
+    of some chat models opens a turn.
+    """
+    if _END_OF_TEXT in tokenizer.get_vocab():
+        return _END_OF_TEXT
+    return str(tokenizer.bos_token or tokenizer.eos_token or "")
+
+
+def _rendered(sample: Sample, tokenizer: Tokenizer, options: Mapping[str, object]) -> str:
+    """The prompt's text with all its special tokens."""
+    if sample.text is not None:
+        start = start_token(tokenizer)
+        return sample.text if start and sample.text.startswith(start) else start + sample.text
+    if not tokenizer.chat_template:
+        raise ConfigError(
+            "The model's tokenizer has no chat template, so the prompts can't be rendered as a chat. Set "
+            "data.raw = true to give the model the text itself, or use an instruct model."
+        )
+    try:
+        text = tokenizer.apply_chat_template(
+            list(sample.messages), tokenize=False, add_generation_prompt=True, **options
+        )
+    except Exception as error:
+        # Templates refuse what they can't render (a role, an order of roles) with errors of their own.
+        raise DataError(
+            f"Sample {sample.id}: the chat template failed: {type(error).__name__}: {error}"
+        ) from error
+    bos = str(tokenizer.bos_token or "")
+    while bos and text.startswith(bos + bos):
+        text = text.removeprefix(bos)
+    return text
+
+
+def _token_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """Ids of the texts; special tokens are those that the texts spell out, none are added."""
+    ids: list[tuple[int, ...]] = []
+    for start in range(0, len(texts), _BATCH):
+        batch = list(texts[start : start + _BATCH])
+        ids.extend(map(tuple, tokenizer(batch, add_special_tokens=False)["input_ids"]))
+    return ids
+
+
+def _too_long(long: Sequence[EncodedPrompt], total: int, limit: int) -> str:
+    shown = ", ".join(f"sample {prompt.sample.id} ({len(prompt.ids)})" for prompt in long[:_SHOWN])
+    more = f" and {len(long) - _SHOWN} more" if len(long) > _SHOWN else ""
+    return (
+        f"{len(long)} of {total} prompts are longer than {limit} tokens: {shown}{more}. Raise "
+        'data.max_prompt_tokens or model.max_tokens, or set data.overlong = "drop" to leave them out'
+        f"{' (not all of them)' if len(long) == total else ''}."
+    )

@@ -6,6 +6,7 @@ from muster.config.describing import Field, fields
 from muster.config.kinds import Choice
 from muster.config.loading import from_mapping, load
 from muster.config.names import is_name
+from muster.config.printing import explained_rows, explained_toml
 from muster.config.sections import (
     AlgoConfig,
     Config,
@@ -35,6 +36,8 @@ __all__ = [
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",
+    "explained_rows",
+    "explained_toml",
     "fields",
     "from_mapping",
     "is_name",

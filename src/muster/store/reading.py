@@ -29,7 +29,7 @@ class RunInfo:
     reward: float | None
     """Mean reward of the last step."""
     status: str
-    """The last event that says how the run is: `start`, `resume`, `end`, `failure`; or none yet."""
+    """The last event that says how the run is: `start`, `stopped`, `end` ...."""
 
 
 def rollouts_file(folder: Path, step: int) -> Path:
@@ -145,7 +145,7 @@ def _info(folder: Path) -> RunInfo:
     )
 
 
-STATES = ("start", "resume", "end", "failure", "stop")
+STATES = ("start", "resume", "stopped", "failure", "end")
 """Events that say how a run is."""
 
 

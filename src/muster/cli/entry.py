@@ -1,0 +1,97 @@
+"""From arguments to a verb, and from what happened to an exit code.
+
+0 fine · 1 the run failed · 2 usage or configuration · 130 and 143 stopped by Ctrl-C and SIGTERM.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from cyclopts import App, CycloptsError
+
+from muster.cli.config import config
+from muster.cli.evaluate import evaluate
+from muster.cli.flags import gather_overrides
+from muster.cli.generate import generate
+from muster.cli.init import init
+from muster.cli.show import show
+from muster.cli.text import escape_block
+from muster.cli.train import train
+from muster.errors import ConfigError, DataError, MusterError
+
+FINE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+VERBS = {
+    "train": train,
+    "eval": evaluate,
+    "generate": generate,
+    "show": show,
+    "config": config,
+    "init": init,
+}
+
+_HELP = """Fine-tune language models with GRPO: sample a group of completions for each prompt, score them,
+and make the better ones more likely.
+
+Start with `muster init my-run`, then `muster train my-run/run.toml`.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a verb; returns the exit code."""
+    _keep_printable()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _app()(gather_overrides(given), exit_on_error=False, print_error=False) or FINE
+    except CycloptsError as error:
+        return _complain(str(error), USAGE)
+    except (ConfigError, DataError) as error:
+        return _complain(str(error), USAGE)
+    except MusterError as error:
+        return _complain(str(error), FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough (`muster show run | head`): nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
+
+
+def _app() -> App:
+    app = App(
+        name="muster",
+        help=_HELP,
+        help_format="markdown",
+        version=_version(),
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, verb in VERBS.items():
+        app.command(verb, name=name)
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("muster-rl")
+    except PackageNotFoundError:
+        return "unknown: not installed"
+
+
+def _complain(message: str, code: int) -> int:
+    """Says what is wrong on stderr."""
+    print(f"muster: {escape_block(message)}", file=sys.stderr)
+    return code
+
+
+def _keep_printable() -> None:
+    """Lets a terminal that isn't UTF-8 show escapes for what it can't, instead of failing a run."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,68 @@
+"""Flags that set a field of the configuration: `--optim.lr 2e-6`, `--optim.lr=2e-6`."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from muster.errors import ConfigError
+
+_FLAG = re.compile(r"--(?P<path>[A-Za-z_]+\.[^=]*)(=(?P<value>.*))?", re.DOTALL)
+_GATHERED = "--section.key"
+
+Overrides = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name=_GATHERED,
+        negative="",
+        show_default=False,
+        help="Sets a field of the configuration: --optim.lr 2e-6. `muster config` lists them.",
+    ),
+]
+"""Settings as `optim.lr=2e-6`, for a verb's signature."""
+
+
+def about(text: str, *names: str) -> Parameter:
+    """A parameter's help, and its names where they are not the function's own."""
+    return Parameter(name=names or None, help=text, negative="")
+
+
+Json = Annotated[bool, about("Print JSON instead of text.", "--json")]
+"""For a verb's signature."""
+
+
+def gather_overrides(tokens: Sequence[str]) -> list[str]:
+    """The tokens with each `--section.key value` as `--section.key section.key=value`.
+
+    A setting without a value is switched on: `--model.gradient_checkpointing`.
+    """
+    gathered: list[str] = []
+    rest = iter(range(len(tokens)))
+    for place in rest:
+        match = _FLAG.fullmatch(tokens[place])
+        if match is None or match["path"] == _GATHERED[2:]:
+            gathered.append(tokens[place])
+            continue
+        value = match["value"]
+        if value is None:
+            following = tokens[place + 1] if place + 1 < len(tokens) else "--"
+            is_switch = following.startswith("--")
+            value = "true" if is_switch else following
+            if not is_switch:
+                next(rest)
+        gathered.append(f"{_GATHERED}={match['path']}={value}")
+    return gathered
+
+
+def as_mapping(overrides: Sequence[str]) -> dict[str, str]:
+    """The settings by their path; one that is given twice is refused."""
+    settings: dict[str, str] = {}
+    for override in overrides:
+        path, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigError(f"{_GATHERED} is {override!r}. Give a setting as --optim.lr 2e-6.")
+        if path in settings:
+            raise ConfigError(f"--{path} is given twice: {settings[path]} and {value}. Keep one.")
+        settings[path] = value
+    return settings

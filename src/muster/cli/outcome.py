@@ -1,0 +1,99 @@
+"""What a run has come to: held-out reward and completions before and after, and what to do next."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muster.cli.samples import completion_text, group_table, reward_text
+from muster.cli.text import escape_text, number, shortened
+from muster.records import EvalReport, Group
+from muster.store import eval_steps, read_eval, read_metrics, to_json
+
+NUM_PAIRS = 3
+
+
+class Pair(NamedTuple):
+    """The same held-out prompt at two steps."""
+
+    before: Group
+    after: Group
+
+
+def print_outcome(folder: Path, console: Console) -> None:
+    """Prints what the run in this folder has come to."""
+    lines = {line["step"]: line for line in read_metrics(folder) if line.get("eval_reward") is not None}
+    if lines:
+        first, last = min(lines), max(lines)
+        console.print(held_out_text(f"held-out reward before (step {first})", lines[first]))
+        if last > first:
+            console.print(held_out_text(f"held-out reward after  (step {last})", lines[last]))
+            console.print(pairs_table(pairs(folder), first, last))
+    for line in next_commands(folder):
+        console.print(Text(line), soft_wrap=True)
+
+
+def held_out_text(title: str, metrics: Mapping[str, object]) -> Text:
+    """Held-out reward with its interval, and pass@k where it was measured."""
+    low, high = metrics.get("eval_reward/low"), metrics.get("eval_reward/high")
+    text = Text(f"{title}: ").append(number(metrics.get("eval_reward")), style="bold")
+    if low is not None and high is not None:
+        text.append(f"  (95 % interval {number(low)} to {number(high)})", style="dim")
+    for name, value in metrics.items():
+        if name.startswith("eval_pass@"):
+            text.append(f"  {name.removeprefix('eval_')} {number(value)}")
+    return text
+
+
+def pairs(folder: Path) -> list[Pair]:
+    """The first held-out prompts as they were answered at the first and at the last evaluation."""
+    steps = eval_steps(folder)
+    if len(steps) < 2:
+        return []
+    after = {group.sample.id: group for group in read_eval(folder, steps[-1]).groups}
+    before = [group for group in read_eval(folder, steps[0]).groups if group.sample.id in after]
+    return [Pair(group, after[group.sample.id]) for group in before[:NUM_PAIRS]]
+
+
+def pairs_table(shown: list[Pair], first: int, last: int) -> Table:
+    """Completions side by side, each pair under its prompt."""
+    table = Table(show_lines=True, expand=True)
+    table.add_column("prompt", ratio=2, overflow="fold", style="dim")
+    table.add_column(f"before (step {first})", ratio=3, overflow="fold")
+    table.add_column(f"after (step {last})", ratio=3, overflow="fold")
+    for pair in shown:
+        prompt = escape_text(shortened(pair.after.prompt_text, 300))
+        table.add_row(Text(prompt), _answer(pair.before), _answer(pair.after))
+    return table
+
+
+def _answer(group: Group) -> Text:
+    """The first completion with its reward."""
+    rollout = group.rollouts[0]
+    return Text.assemble(reward_text(rollout), "  ", completion_text(rollout, limit=300))
+
+
+def next_commands(folder: Path) -> list[str]:
+    """What to try now."""
+    run = shlex.quote(escape_text(str(folder)))
+    return [
+        "Next:",
+        f"  muster show {run}",
+        f'  muster generate {run} "..." -n 4',
+        f"  muster eval {run}",
+    ]
+
+
+def print_evaluation(report: EvalReport, *, as_json: bool) -> None:
+    """Prints held-out results, with the completions of the first prompts."""
+    if as_json:
+        print(to_json(report.metrics))
+        return
+    console = Console()
+    console.print(held_out_text("held-out reward", report.metrics))
+    for group in report.groups[:NUM_PAIRS]:
+        console.print(group_table(group, ()))

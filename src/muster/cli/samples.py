@@ -1,0 +1,117 @@
+"""Rollouts on a terminal."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+from muster.cli.text import escape_text, number, shortened
+from muster.records import Group, Rollout, StepReport, Trace
+
+_PROMPT_LIMIT = 300
+_TEXT_LIMIT = 500
+SOLVED = 1.0
+"""A reward from which on a completion counts as right."""
+
+
+class Seen(NamedTuple):
+    """A rollout with what belongs to it."""
+
+    group: Group
+    rollout: Rollout
+    trace: Trace | None
+
+
+def rollouts_of(groups: Sequence[Group], traces: Sequence[Sequence[Trace]]) -> list[Seen]:
+    """Every rollout that has a reward, with its group and trace."""
+    return [
+        Seen(group, rollout, traces[place][index] if traces else None)
+        for place, group in enumerate(groups)
+        for index, rollout in enumerate(group.rollouts)
+        if rollout.score.value is not None
+    ]
+
+
+def good_and_bad(seen: Sequence[Seen]) -> list[Seen]:
+    """The best rollout and the worst, and up to two more that reached 1, from other prompts."""
+    if not seen:
+        return []
+    ranked = sorted(seen, key=_score, reverse=True)
+    picked = [ranked[0]]
+    for one in ranked[1:]:
+        is_new = one.group.id not in {other.group.id for other in picked}
+        if len(picked) < 3 and is_new and _score(one) >= SOLVED:
+            picked.append(one)
+    return [*picked, ranked[-1]] if _score(ranked[-1]) < _score(ranked[0]) else picked
+
+
+def _score(seen: Seen) -> float:
+    return seen.rollout.score.value or 0.0
+
+
+def step_table(report: StepReport) -> Table:
+    """A good and a bad sample of the step; those that reached 1 are said to have."""
+    seen = rollouts_of(report.groups, report.traces)
+    solved = sum(_score(one) >= SOLVED for one in seen)
+    title = f"step {report.step}: samples, {solved} of {len(seen)} reached 1.0"
+    return samples_table(good_and_bad(seen), title)
+
+
+def samples_table(seen: Sequence[Seen], title: str) -> Table:
+    """One row per rollout: its numbers, its prompt, its text."""
+    has_reference = any(one.trace and one.trace.ref_logprobs for one in seen)
+    table = Table(title=Text(title), title_justify="left", show_lines=True, expand=True)
+    for name in ("reward", "advantage", *(["ref logprob"] if has_reference else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("prompt", ratio=2, overflow="fold")
+    table.add_column("completion", ratio=3, overflow="fold")
+    for one in seen:
+        reference = [_reference(one.trace)] if has_reference else []
+        prompt = escape_text(shortened(one.group.prompt_text, _PROMPT_LIMIT))
+        table.add_row(
+            reward_text(one.rollout),
+            number(one.trace.advantage if one.trace else None),
+            *reference,
+            Text(prompt, style="dim"),
+            completion_text(one.rollout),
+        )
+    return table
+
+
+def _reference(trace: Trace | None) -> str:
+    """Log-probability of the whole completion under the reference."""
+    return number(sum(trace.ref_logprobs) if trace and trace.ref_logprobs else None)
+
+
+def reward_text(rollout: Rollout) -> Text:
+    """The score, in green where it reached 1; why there is none where it failed."""
+    score = rollout.score
+    if score.value is None:
+        return Text("failed" if score.is_failure else "abstained", style="red")
+    return Text(number(score.value), style="bold green" if score.value >= SOLVED else "")
+
+
+def completion_text(rollout: Rollout, limit: int = _TEXT_LIMIT) -> Text:
+    """The completion, escaped, cut in its middle where it is long; `(cut)` where it hit its limit."""
+    text = Text(escape_text(shortened(rollout.text, limit)))
+    return text.append(" (cut)", style="yellow") if rollout.completion.is_truncated else text
+
+
+def group_table(group: Group, traces: Sequence[Trace]) -> Table:
+    """All rollouts of a group, in full."""
+    prompt = escape_text(group.prompt_text)
+    table = Table(title=Text(f"group {group.id}, sample {group.sample.id}\n{prompt}"), title_justify="left")
+    table.show_lines = True
+    table.add_column("reward", justify="right", no_wrap=True)
+    table.add_column("advantage", justify="right", no_wrap=True)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("completion", overflow="fold")
+    for place, rollout in enumerate(group.rollouts):
+        table.add_row(
+            reward_text(rollout),
+            number(traces[place].advantage if traces else None),
+            str(len(rollout.completion.ids)),
+            completion_text(rollout, limit=10_000),
+        )
+    return table

@@ -1,0 +1,36 @@
+"""Ctrl-C and SIGTERM: the first lets the step end and saves, the second leaves at once."""
+
+import signal
+from types import FrameType
+from typing import Self
+
+
+class Stopping:
+    """Takes the two signals while it is entered."""
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _take(self, number: int, _: FrameType | None) -> None:
+        if self._received is not None:
+            raise SystemExit(128 + number)
+        self._received = number
+
+    def is_requested(self) -> bool:
+        """Someone asked to stop."""
+        return self._received is not None
+
+    @property
+    def exit_code(self) -> int:
+        """0, or what says by which signal the run was stopped."""
+        return 0 if self._received is None else 128 + self._received

@@ -1,0 +1,155 @@
+"""A run folder as a reader sees it on a terminal."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muster.cli.outcome import print_outcome
+from muster.cli.samples import good_and_bad, group_table, rollouts_of, samples_table
+from muster.cli.text import escape_text, number, sparkline
+from muster.errors import ConfigError
+from muster.store import (
+    Line,
+    Rollouts,
+    read_events,
+    read_meta,
+    read_metrics,
+    read_rollouts,
+    read_timings,
+    rollout_steps,
+)
+
+CURVE_WIDTH = 40
+SHOWN = (
+    "reward",
+    "eval_reward",
+    "reward_std",
+    "frac_reward_zero_std",
+    "completions/mean_length",
+    "completions/clipped_ratio",
+    "entropy",
+    "kl",
+    "clip_ratio/region_mean",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+)
+"""The metrics of the table, where the run has them; each reward's mean comes after them."""
+_MAX_WARNINGS = 5
+
+
+def print_run(folder: Path) -> None:
+    """Prints the whole run: what it is, its curves, its last samples, what it has come to."""
+    console = Console()
+    metrics, events = read_metrics(folder), read_events(folder)
+    console.print(_head(folder, metrics, events))
+    console.print(metrics_table(metrics))
+    for event in [event for event in events if event.get("kind") == "warning"][-_MAX_WARNINGS:]:
+        text = f"step {event.get('step')}: {event.get('text')}"
+        console.print(Text(escape_text(text), style="yellow"), soft_wrap=True)
+    steps = rollout_steps(folder)
+    if steps:
+        print_step(folder, steps[-1], console)
+    print_outcome(folder, console)
+
+
+def _head(folder: Path, metrics: Sequence[Line], events: Sequence[Line]) -> Text:
+    """One paragraph: the run's name, when it started, how it is, and the command."""
+    meta = read_meta(folder)
+    states = [event for event in events if event.get("kind") in ("start", "stopped", "failure", "end")]
+    state = states[-1]["kind"] if states else "start"
+    words = {"start": "running, or killed", "stopped": "stopped", "failure": "failed", "end": "finished"}
+    seconds = sum(sum(line["seconds"].values()) for line in read_timings(folder))
+    step = metrics[-1]["step"] if metrics else 0
+    command = " ".join(str(part) for part in meta.get("command", []))
+    return Text.assemble(
+        (escape_text(folder.name), "bold"),
+        f"  step {step}, {words[state]}, {seconds:.0f} s in steps\n",
+        (f"started {escape_text(str(meta.get('started', '')))} with: {escape_text(command)}", "dim"),
+    )
+
+
+def metrics_table(lines: Sequence[Line]) -> Table:
+    """One row per metric: first, last, least, greatest, and the curve."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("metric")
+    for name in ("first", "last", "min", "max"):
+        table.add_column(name, justify="right")
+    table.add_column("curve")
+    names = {name: None for line in lines for name in line}
+    means = [name for name in names if name.startswith("rewards/") and name.endswith("/mean")]
+    for name in (*SHOWN, *means):
+        values = [line.get(name) for line in lines if name in line]
+        there = [value for value in values if value is not None]
+        if there:
+            row = (there[0], there[-1], min(there), max(there))
+            curve = sparkline(values, CURVE_WIDTH)
+            table.add_row(escape_text(name), *(number(value) for value in row), curve)
+    return table
+
+
+def print_step(folder: Path, step: int, console: Console | None = None) -> None:
+    """Prints the step's groups in a line each, and its best and worst samples."""
+    console = console or Console()
+    stored = read_rollouts(folder, step)
+    table = Table(box=None, pad_edge=False, title=Text(f"groups of step {step}"), title_justify="left")
+    for name in ("group", "sample", "rewards"):
+        table.add_column(name)
+    for place, group in enumerate(stored.groups):
+        rewards = " ".join(number(rollout.score.value) for rollout in group.rollouts)
+        table.add_row(str(place), escape_text(group.sample.id), rewards)
+    console.print(table)
+    seen = good_and_bad(rollouts_of(stored.groups, stored.traces))
+    console.print(samples_table(seen, f"step {step}: samples"))
+
+
+def print_group(folder: Path, step: int, place: int) -> None:
+    """Prints every rollout of a group."""
+    stored = read_rollouts(folder, step)
+    _refuse_missing(stored, step, place)
+    Console().print(group_table(stored.groups[place], stored.traces[place] if stored.traces else ()))
+
+
+def _refuse_missing(stored: Rollouts, step: int, place: int) -> None:
+    if not 0 <= place < len(stored.groups):
+        raise ConfigError(f"--group is {place}; step {step} has groups 0 to {len(stored.groups) - 1}.")
+
+
+def run_as_json(folder: Path, step: int | None, place: int | None) -> Mapping[str, object]:
+    """The run, or the rollouts of a step or of one of its groups, as plain data."""
+    if step is None:
+        return {
+            "folder": str(folder),
+            "meta": read_meta(folder),
+            "metrics": read_metrics(folder),
+            "events": read_events(folder),
+        }
+    stored = read_rollouts(folder, step)
+    if place is not None:
+        _refuse_missing(stored, step, place)
+    chosen = range(len(stored.groups)) if place is None else [place]
+    return {"step": step, "groups": [_group_as_json(stored, one) for one in chosen]}
+
+
+def _group_as_json(stored: Rollouts, place: int) -> Mapping[str, object]:
+    group = stored.groups[place]
+    return {
+        "id": group.id,
+        "sample": group.sample.id,
+        "prompt": group.prompt_text,
+        "rollouts": [
+            {
+                "text": rollout.text,
+                "reward": rollout.score.value,
+                "parts": rollout.score.parts,
+                "failures": rollout.score.failures,
+                "advantage": stored.traces[place][index].advantage if stored.traces else None,
+                "finish_reason": rollout.completion.finish_reason,
+                "tokens": len(rollout.completion.ids),
+            }
+            for index, rollout in enumerate(group.rollouts)
+        ],
+    }

@@ -1,0 +1,44 @@
+"""What a person means by RUN or MODEL."""
+
+from pathlib import Path
+
+from muster.errors import ConfigError
+
+RUNS = Path("runs")
+
+
+def run_folder(target: str) -> Path | None:
+    """The folder of the run of this name or path; None where there is no such run."""
+    for folder in (Path(target), RUNS / target):
+        if (folder / "meta.json").is_file():
+            return folder
+    return None
+
+
+def needed_run_folder(target: str) -> Path:
+    """The folder of the run of this name or path; refuses what is none, with the runs there are."""
+    folder = run_folder(target)
+    if folder is None:
+        names = sorted(path.parent.name for path in RUNS.glob("*/meta.json"))
+        there = f"Runs in {RUNS}: {', '.join(names)}." if names else f"There are no runs in {RUNS}."
+        raise ConfigError(f"{target} is no run: neither it nor {RUNS / target} holds a meta.json. {there}")
+    return folder
+
+
+def run_of_checkpoint(target: str) -> Path | None:
+    """The run that a path inside its folder (`final`, `checkpoints/000050`) belongs to; else None."""
+    parents = Path(target).absolute().parents
+    return next((folder for folder in parents[:2] if (folder / "meta.json").is_file()), None)
+
+
+def model_of(target: str) -> str:
+    """The model to load: of a run its `final` folder or newest checkpoint; anything else as it is."""
+    folder = run_folder(target)
+    if folder is None:
+        return target
+    if (folder / "final").is_dir():
+        return str(folder / "final")
+    saved = [path for path in (folder / "checkpoints").glob("*") if path.name.isdecimal()]
+    if not saved:
+        raise ConfigError(f"{folder} holds neither a final model nor a checkpoint yet. Wait for one.")
+    return str(max(saved, key=lambda path: int(path.name)))

@@ -1,0 +1,59 @@
+"""`muster train`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from muster.cli.flags import Json, Overrides, about, as_mapping
+
+
+def train(
+    file: Annotated[
+        Path | None, about("A TOML file, or the folder of a run to train on its configuration.")
+    ] = None,
+    /,
+    *,
+    resume: Annotated[bool, about("Go on with the run from its newest whole checkpoint.")] = False,
+    json: Json = False,
+    overrides: Overrides = (),
+) -> int:
+    """Fine-tune a model.
+
+    Reads a configuration, with flags on top of it, and trains; everything goes into the run's folder,
+    `runs/NAME`. Ctrl-C ends the step, saves and stops; `--resume` goes on from there.
+
+    **Examples**
+
+    ```text
+    muster train run.toml
+    muster train run.toml --optim.lr 2e-6 --run.steps 50
+    muster train run.toml --resume
+    muster train --model.path smollm2-135m-instruct --data.path prompts.csv --reward.use grade.py:reward
+    ```
+    """
+    from rich.console import Console
+
+    from muster.cli.outcome import print_outcome
+    from muster.cli.stopping import Stopping
+    from muster.cli.terminal import JsonView, TrainView
+    from muster.config import load
+    from muster.store import choose_name
+
+    source = file / "config.toml" if file and file.is_dir() else file
+    config = load(source, as_mapping(overrides))
+    if config.run.name is None:
+        stem = file.stem if file else "run"
+        name = choose_name(Path(config.run.dir), stem, resume=resume)
+        config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
+    folder = Path(config.run.dir) / str(config.run.name)
+    view = JsonView() if json else TrainView(config)
+    # After the configuration is known to be right: this waits for torch.
+    with view, Stopping() as stopping:
+        view.progress("load", 0, 0)
+        from muster.run import Watchers, run
+
+        watchers = Watchers(say=view.say, progress=view.progress, should_stop=stopping.is_requested)
+        for report in run(config, resume=resume, watchers=watchers):
+            view.show(report)
+    if not json:
+        print_outcome(folder, Console())
+    return stopping.exit_code

@@ -228,10 +228,12 @@ def test_a_run_means_its_final_model_or_its_newest_checkpoint(recorded: Path, tm
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_leaves(number: signal.Signals):
     before = signal.getsignal(number)
-    with Stopping() as stopping:
+    said: list[str] = []
+    with Stopping(said.append) as stopping:
         assert stopping.exit_code == 0
         os.kill(os.getpid(), number)
         assert stopping.is_requested()
+        assert "a second time leaves at once" in said[0]
         assert stopping.exit_code == 128 + number
         with pytest.raises(SystemExit) as caught:
             os.kill(os.getpid(), number)

@@ -41,7 +41,7 @@ def test_a_step_is_one_line_with_what_a_person_follows(reports: list[StepReport]
     lines = [line for line in out.splitlines() if line.startswith("step")]
     assert lines[2] == (
         "step 3/8  reward 0.625 ▁▃█  mixed 100%  length 3 (0% cut)  entropy 0.75  kl 0.03  clip 0.02  "
-        "5.2 s (sample 2.0 score 0.2 update 3.0)  6 tok/s  0:26 left"
+        "grad 0.75  5.2 s (sample 2.0 score 0.2 update 3.0)  6 tok/s  0:26 left"
     )
     assert "kl -  clip" in lines[0]  # it is not finite
     assert err.splitlines() == [

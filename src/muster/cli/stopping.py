@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: the first lets the step end and saves, the second leaves at once."""
 
 import signal
+from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
@@ -8,7 +9,8 @@ from typing import Self
 class Stopping:
     """Takes the two signals while it is entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._received: int | None = None
         self._before: dict[int, object] = {}
 
@@ -25,6 +27,7 @@ class Stopping:
         if self._received is not None:
             raise SystemExit(128 + number)
         self._received = number
+        self._say("stopping once this step is done and saved; a second time leaves at once")
 
     def is_requested(self) -> bool:
         """Someone asked to stop."""

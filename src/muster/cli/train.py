@@ -47,7 +47,7 @@ def train(
     folder = Path(config.run.dir) / str(config.run.name)
     view = JsonView() if json else TrainView(config)
     # After the configuration is known to be right: this waits for torch.
-    with view, Stopping() as stopping:
+    with view, Stopping(view.say) as stopping:
         view.progress("load", 0, 0)
         from muster.run import Watchers, run
 

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from muster.config import Config, fields, from_mapping, is_name, load, result_changing_differences, to_toml
+from muster.config import (
+    Config,
+    fields,
+    from_mapping,
+    is_name,
+    load,
+    result_changing_differences,
+    reward_names,
+    to_toml,
+)
 from muster.errors import ConfigError
 
 SMALL = '[model]\npath = "m"\n[data]\npath = "d"\n[reward]\nuse = "char_count"\n'
@@ -192,7 +201,7 @@ BAD_FIRST_SECTIONS = [
     ({"data.path": "null"}, ["data.path is missing", "CSV"]),
     ({"reward.use": "null"}, ["reward.use is missing", "file.py:function"]),
     ({"reward.use": "[]"}, ["reward.use", "[]", "not empty"]),
-    ({"reward.use": '["a", "a"]'}, ["reward.use", '["a", "a"]', "each of them once"]),
+    ({"reward.use": '["a", "a"]'}, ["reward.use", '["a", "a"]', "each reward once"]),
     ({"reward.weights": "[1.0, 2.0]"}, ["reward.weights", "[1.0, 2.0]", "each of the 1 rewards", "[1.0]"]),
     ({"reward.options.other.x": "1"}, ["reward.options.other", "{ x = 1 }", "char_count"]),
     ({"reward.combine": "sum"}, ["reward.combine", '"sum"', '"sum_then_normalize"']),
@@ -251,6 +260,12 @@ def test_there_are_at_most_ninety_fields_and_each_is_documented():
     assert len(fields()) <= 90
     assert [field.path for field in fields() if len(field.doc) < 10] == []
     assert len({field.path for field in fields()}) == len(fields())
+
+
+def test_rewards_of_one_name_are_told_apart_by_number():
+    use = '["a.py:reward", "b.py:reward", "char_count"]'
+    config = load(None, {**FLAGS, "reward.use": use, "reward.options.reward_2.x": "1"})
+    assert reward_names(config.reward.use) == ["reward", "reward_2", "char_count"]
 
 
 def test_only_what_changes_results_hinders_a_resume():

@@ -1,6 +1,6 @@
 """The whole configuration of a run: one TOML file and flags, checked before any model loads; torch-free."""
 
-from muster.config.checks import reward_name
+from muster.config.checks import reward_names
 from muster.config.comparing import result_changing_differences
 from muster.config.describing import Field, fields
 from muster.config.kinds import Choice
@@ -43,7 +43,7 @@ __all__ = [
     "is_name",
     "load",
     "result_changing_differences",
-    "reward_name",
+    "reward_names",
     "to_toml",
     "toml_value",
 ]

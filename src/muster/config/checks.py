@@ -1,15 +1,17 @@
 """What no single field can check: numbers that have to fit each other, and settings that would be ignored."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from muster.config.messages import Problem, wrong
 from muster.config.sections import Config
 
 
-def reward_name(spec: str) -> str:
-    """The name under which a reward's parts, options and metrics go: the function's own."""
-    return spec.rpartition(":")[2]
+def reward_names(use: Sequence[str]) -> list[str]:
+    """The names of rewards in options and metrics: their functions' own, numbered from the second on."""
+    plain = [spec.rpartition(":")[2] for spec in use]
+    earlier = [plain[:place].count(name) for place, name in enumerate(plain)]
+    return [f"{name}_{count + 1}" if count else name for name, count in zip(plain, earlier, strict=True)]
 
 
 def problems(config: Config) -> Iterator[Problem]:
@@ -95,9 +97,9 @@ def _data(config: Config) -> Iterator[Problem]:
 
 def _rewards(config: Config) -> Iterator[Problem]:
     reward = config.reward
-    names = [reward_name(spec) for spec in reward.use]
-    if len(set(names)) < len(names):
-        yield wrong("reward.use", list(reward.use), "rewards of different names; each of them once")
+    names = reward_names(reward.use)
+    if len(set(reward.use)) < len(reward.use):
+        yield wrong("reward.use", list(reward.use), "each reward once; give it more weight instead")
     if reward.weights is not None and len(reward.weights) != len(names):
         yield wrong(
             "reward.weights",

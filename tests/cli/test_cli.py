@@ -1,5 +1,6 @@
 """The command line: verbs on a recorded run, exit codes, and what stays away from torch."""
 
+import io
 import json
 import os
 import shutil
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from muster.cli import main
+from muster.cli.evaluate import config_of_model, config_of_run
 from muster.cli.flags import as_mapping, gather_overrides
+from muster.cli.generate import Turns
 from muster.cli.stopping import Stopping
 from muster.cli.targets import model_of, run_of_checkpoint
 from muster.config import fields, load
@@ -250,3 +253,22 @@ def test_a_terminal_of_another_encoding_shows_escapes(recorded: Path):
         check=True,
     )
     assert b"\\u2581" in done.stdout
+
+
+def test_a_run_is_measured_on_other_data_by_naming_it(recorded: Path):
+    plain = config_of_run(recorded, {"eval.group_size": "8"})
+    assert (plain.data.eval_path, plain.eval.group_size) == ("people-held-out.jsonl", 8)
+    other = config_of_run(recorded, {"data.path": "other.jsonl"})
+    assert (other.data.path, other.data.eval_path) == ("people.jsonl", "other.jsonl")
+    alone = config_of_model("m", {"data.path": "other.jsonl", "reward.use": "json_extraction"})
+    assert (alone.model.path, alone.data.path, alone.data.has_eval) == ("m", "other.jsonl", False)
+
+
+def test_a_conversation_grows_by_question_and_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\nWhy?\n"))
+    turns = Turns("Be brief.")
+    prompts = turns.prompts()
+    assert [message["content"] for message in next(prompts)] == ["Be brief.", "Hello"]
+    turns.answer("Hi.")
+    assert [message["role"] for message in next(prompts)] == ["system", "user", "assistant", "user"]
+    assert list(prompts) == []

@@ -1,10 +1,15 @@
 """`muster eval`."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from muster.cli.flags import Json, Overrides, about, as_mapping
+
+if TYPE_CHECKING:
+    # Only the type: `muster --help` does not wait for the models behind the configuration.
+    from muster.config import Config
 
 
 def evaluate(
@@ -30,20 +35,12 @@ def evaluate(
     ```
     """
     from muster.cli.targets import model_of, run_folder, run_of_checkpoint
-    from muster.config import load
 
     settings = as_mapping(overrides)
     if n is not None:
         settings["eval.group_size"] = str(n)
     run = run_folder(target) or run_of_checkpoint(target)
-    if run is not None:
-        # A run's own data.path is what it was trained on; what is named here is to be measured.
-        if "data.path" in settings:
-            settings |= {"data.eval_path": settings.pop("data.path"), "data.eval_split": "null"}
-        config = load(run / "config.toml", settings)
-    else:
-        config = load(None, {"model.path": target, **settings})
-
+    config = config_of_run(run, settings) if run else config_of_model(target, settings)
     from muster.cli.outcome import print_evaluation
     from muster.run import Watchers
     from muster.run import evaluate as measure
@@ -52,3 +49,23 @@ def evaluate(
     report = measure(config, model_path=Path(model_of(target)) if run else None, watchers=watchers)
     print_evaluation(report, as_json=json)
     return 0
+
+
+def config_of_run(run: Path, settings: Mapping[str, str]) -> "Config":
+    """A run's configuration, to measure its model; `data.path` is what is to be measured on.
+
+    The run's own `data.path` is what it was trained on.
+    """
+    from muster.config import load
+
+    changed = dict(settings)
+    if "data.path" in changed:
+        changed |= {"data.eval_path": changed.pop("data.path"), "data.eval_split": "null"}
+    return load(run / "config.toml", changed)
+
+
+def config_of_model(model: str, settings: Mapping[str, str]) -> "Config":
+    """The configuration to measure a model that no run made."""
+    from muster.config import load
+
+    return load(None, {"model.path": model, **settings})

@@ -1,0 +1,26 @@
+"""Rewards: how functions are called, what they give, and the ones that come with Muster."""
+
+from muster.rewards.calling import Logged, TrainerState
+from muster.rewards.grading import Grader, InlineGrader, grade, refuse_failures
+from muster.rewards.json_extraction import json_extraction
+from muster.rewards.loading import BUILTINS, load_rewards
+from muster.rewards.reward import Reward, check_columns, count_levels, describe
+from muster.rewards.texts import char_count, contains_answer
+
+__all__ = [
+    "BUILTINS",
+    "Grader",
+    "InlineGrader",
+    "Logged",
+    "Reward",
+    "TrainerState",
+    "char_count",
+    "check_columns",
+    "contains_answer",
+    "count_levels",
+    "describe",
+    "grade",
+    "json_extraction",
+    "load_rewards",
+    "refuse_failures",
+]

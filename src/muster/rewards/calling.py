@@ -1,0 +1,231 @@
+"""Calling one reward on graded requests: each gets a number, an abstention, or a failure with its reason.
+
+Nothing a reward function does with its arguments, and nothing it raises or returns, reaches further
+than the completions it was asked about.
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import extract_tb
+from typing import NamedTuple, cast
+
+from muster.records import GradingRequest, Message, Sample
+from muster.rewards.conventions import call
+from muster.rewards.numbers import NotANumberError, as_list, as_number
+from muster.rewards.reward import Reward
+
+_MAX_REASON = 400
+
+
+class Failure(NamedTuple):
+    """Why there is no verdict."""
+
+    reason: str
+
+
+Verdict = float | Failure | None
+"""A number, a failure, or None: the reward abstained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerState:
+    """What TRL's `trainer_state` is mostly asked for."""
+
+    global_step: int
+    """The step, counted from 1; 0 outside a run."""
+    max_steps: int
+    """Steps of the run; 0 where that isn't known."""
+
+
+@dataclass(kw_only=True)
+class Logged:
+    """What rewards noted on the side through `log_metric` and `log_extra`."""
+
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    """Values by name, in the order they came."""
+    extras: dict[str, list[object]] = field(default_factory=dict)
+    """One value per completion of a batch, by column name."""
+
+    def log_metric(self, name: str, value: object) -> None:
+        """Notes a number under a name."""
+        number = as_number(value)
+        if number is not None:
+            self.metrics.setdefault(str(name), []).append(number)
+
+    def log_extra(self, column: str, values: Sequence[object]) -> None:
+        """Notes one value for each completion of the batch."""
+        self.extras.setdefault(str(column), []).extend(deepcopy(list(values)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a reward can ask for that isn't about one completion."""
+
+    state: TrainerState
+    logged: Logged
+
+
+def verdicts(reward: Reward, requests: Sequence[GradingRequest], around: Surroundings) -> list[Verdict]:
+    """The reward's verdict on each request."""
+    if not requests:
+        return []
+    if reward.convention == "batch":
+        return _batch(reward, requests, around)
+    returned = [_guarded(lambda request=request: _call_one(reward, request, around)) for request in requests]
+    return [_verdict(value) for value in _awaited(returned)]
+
+
+def _batch(reward: Reward, requests: Sequence[GradingRequest], around: Surroundings) -> list[Verdict]:
+    """The verdicts of a reward that sees all completions at once; if the call fails, all of them fail."""
+    [returned] = _awaited([_guarded(lambda: _call_batch(reward, requests, around))])
+    if isinstance(returned, Failure):
+        return [returned] * len(requests)
+    try:
+        values = as_list(returned)
+    except Exception as error:
+        return [_failure(error)] * len(requests)
+    found = [_verdict(value) for value in values]
+    if len(found) != len(requests):
+        reason = f"gave {len(found)} values for {len(requests)} completions; one for each is expected"
+        return [Failure(reason)] * len(requests)
+    return found
+
+
+def _call_one(reward: Reward, request: GradingRequest, around: Surroundings) -> object:
+    sample, completion = request.sample, request.completion
+    supplied: Mapping[str, Callable[[], object]] = {
+        "completion": lambda: request.text,
+        "prompt": lambda: prompt_text(sample),
+        "prompt_text": lambda: request.prompt_text,
+        "messages": lambda: _copied(sample.messages),
+        "plain_text": lambda: request.plain_text,
+        "completion_ids": lambda: list(completion.ids),
+        "finish_reason": lambda: completion.finish_reason,
+        "sample_id": lambda: sample.id,
+        "columns": lambda: deepcopy(dict(sample.columns)),
+        "trainer_state": lambda: around.state,
+        "log_metric": lambda: around.logged.log_metric,
+    }
+    return call(
+        reward.function,
+        reward.signature,
+        supplied=supplied,
+        columns=deepcopy(dict(sample.columns)),
+        options=deepcopy(dict(reward.options)),
+    )
+
+
+def _call_batch(reward: Reward, requests: Sequence[GradingRequest], around: Surroundings) -> object:
+    names = dict.fromkeys(name for request in requests for name in request.sample.columns)
+    supplied: Mapping[str, Callable[[], object]] = {
+        "prompts": lambda: [_trl_prompt(request.sample) for request in requests],
+        "completions": lambda: [_trl_completion(request) for request in requests],
+        "completion_ids": lambda: [list(request.completion.ids) for request in requests],
+        "trainer_state": lambda: around.state,
+        "log_extra": lambda: around.logged.log_extra,
+        "log_metric": lambda: around.logged.log_metric,
+    }
+    return call(
+        reward.function,
+        reward.signature,
+        supplied=supplied,
+        columns={
+            name: [deepcopy(request.sample.columns.get(name)) for request in requests] for name in names
+        },
+        options=deepcopy(dict(reward.options)),
+    )
+
+
+def prompt_text(sample: Sample) -> str:
+    """The prompt as a reader sees it: the raw text, or the last message of the user."""
+    if sample.text is not None:
+        return sample.text
+    users = [message for message in sample.messages if message.get("role") == "user"]
+    content = users[-1].get("content") if users else ""
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
+def _copied(messages: Sequence[Message]) -> list[dict[str, object]]:
+    return [deepcopy(dict(message)) for message in messages]
+
+
+def _trl_prompt(sample: Sample) -> object:
+    return sample.text if sample.text is not None else _copied(sample.messages)
+
+
+def _trl_completion(request: GradingRequest) -> object:
+    """Text for a raw prompt, a list of one message for a chat; without special tokens, as TRL has it."""
+    if request.sample.text is not None:
+        return request.plain_text
+    return [{"role": "assistant", "content": request.plain_text}]
+
+
+def _verdict(value: object) -> Verdict:
+    if isinstance(value, Failure):
+        return value
+    try:
+        return as_number(value)
+    except Exception as error:
+        return _failure(error)
+
+
+def _guarded(function: Callable[[], object]) -> object:
+    """What the function returns, or the failure that it raised; Ctrl-C passes."""
+    try:
+        return function()
+    except (Exception, SystemExit) as error:
+        return _failure(error)
+
+
+def _awaited(values: Sequence[object]) -> list[object]:
+    """The values, with those that have to be awaited replaced by what they give; all are awaited at once."""
+    waiting = [index for index, value in enumerate(values) if inspect.isawaitable(value)]
+    result = list(values)
+    if waiting:
+        awaitables = [cast("Awaitable[object]", values[index]) for index in waiting]
+        for index, value in zip(waiting, _run(awaitables), strict=True):
+            result[index] = value
+    return result
+
+
+def _run(awaitables: Sequence[Awaitable[object]]) -> list[object]:
+    """Results in an event loop of their own, in a thread of its own: a notebook's loop is already running."""
+    results: list[object] = []
+
+    async def one(awaitable: Awaitable[object]) -> object:
+        try:
+            return await awaitable
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            return _failure(error)
+
+    async def everything() -> list[object]:
+        return list(await asyncio.gather(*(one(awaitable) for awaitable in awaitables)))
+
+    thread = threading.Thread(
+        target=lambda: results.extend(asyncio.run(everything())), name="async rewards", daemon=True
+    )
+    thread.start()
+    thread.join()
+    return results
+
+
+def _failure(error: BaseException) -> Failure:
+    """What the exception says, and where in the user's code it came from."""
+    if isinstance(error, NotANumberError):
+        return Failure(str(error))
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    text = text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "..."
+    last = extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in last)
+    return Failure(f"raised {text}{where}")

@@ -1,11 +1,15 @@
+import contextlib
 import json
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from muster.data import load_samples
 from muster.data.values import MAX_DEPTH, MAX_FIELD_CHARS
@@ -285,3 +289,18 @@ def test_a_file_wins_over_a_hub_id(tmp_path, monkeypatch):
     (tmp_path / "owner").mkdir()
     written(tmp_path, "owner/name", "hi")
     assert "has the ending ''" in refusal("owner/name")
+
+
+@given(
+    st.sampled_from(["a.csv", "a.jsonl", "a.json", "a.parquet"]),
+    st.binary(max_size=60)
+    | st.lists(st.sampled_from(list('{}[]":,\n\r\\ aprompt1')), max_size=40).map(
+        lambda parts: ('{"prompt":' + "".join(parts)).encode()
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_raise_anything_but_a_data_error(name, content):
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(Path(folder), name, content)
+        with contextlib.suppress(DataError):
+            assert load_samples(path)

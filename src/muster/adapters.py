@@ -1,0 +1,64 @@
+"""LoRA adapters: put on a model, or continued from a folder that was trained before."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel
+
+from muster.errors import ConfigError, ModelError
+
+
+def add_lora(
+    model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str], seed: int
+) -> PeftModel:
+    """The model with a fresh LoRA adapter on its target layers (arXiv:2106.09685).
+
+    A fresh adapter's product is zero: the policy starts as the model itself. Raises ConfigError
+    where a target names no layer.
+    """
+    layers = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if missing := [target for target in targets if target not in layers]:
+        linear = sorted(
+            {
+                name.rpartition(".")[2]
+                for name, module in model.named_modules()
+                if module.__class__.__name__ in ("Linear", "Conv1D")
+                and module is not model.get_output_embeddings()
+            }
+        )
+        raise ConfigError(
+            f"model.lora.targets names {missing}, which this {model.config.model_type} model lacks. "
+            f"Its linear layers are {linear}."
+        )
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules=list(targets),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+        fan_in_fan_out=model.config.model_type == "gpt2",
+    )
+    # peft draws the first matrix from the global generator.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _checked(get_peft_model(model, config))
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
+    """The model with a trained adapter that goes on learning; its reference is the adapter as it is now."""
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"model.adapter is {str(folder)!r}, which holds no {name}. Name a folder that peft or "
+                "Muster wrote; adapters in pickle files are refused."
+            )
+    # Its dropout, if it was made with any, never acts: no pass of a policy is in training mode.
+    return _checked(PeftModel.from_pretrained(model, str(folder), is_trainable=True))
+
+
+def _checked(model: "PeftModel | object") -> PeftModel:
+    if not isinstance(model, PeftModel):
+        raise ModelError(f"peft returned a {type(model).__name__} instead of a model with an adapter.")
+    return model

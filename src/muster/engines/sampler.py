@@ -1,0 +1,143 @@
+"""Drawing tokens: random streams, truncated distributions and stops, one decoding step at a time.
+
+Axes: R rows (one rollout each), V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from muster.engines.base import Sampling
+from muster.records import Completion, StreamKey
+
+
+class Decodes(Protocol):
+    """The part of a tokenizer that finds stop strings."""
+
+    def decode(self, token_ids: list[int], /) -> str:
+        """The text of some ids, special tokens included."""
+        ...
+
+
+class Draw(NamedTuple):
+    """One sampled token per row."""
+
+    ids: Int[Tensor, " R"]
+    logprobs: Float[Tensor, " R"]
+    """Under the distribution that was sampled: at the temperature, over the kept set."""
+    kept: Bool[Tensor, "R V"] | None
+
+
+def uniforms(key: StreamKey, index: int, count: int) -> np.ndarray:
+    """The first `count` draws of a rollout's own stream, in [0, 1).
+
+    The stream is named by prompt key and index in the group, so a rollout doesn't depend on what
+    else is in the batch.
+    """
+    words = [part % 2**32 for part in (*key, index)]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(words))).random(count)
+
+
+def draw(logits: Float[Tensor, "R V"], uniform: Float[Tensor, " R"], sampling: Sampling) -> Draw:
+    """One token per row by inverting the cumulative distribution at a uniform number.
+
+    The sum runs in float64: in float32 a token rarer than 1e-7 could never be drawn. Temperature 0
+    takes the likeliest token, whose logprob is then 0.
+    """
+    if sampling.temperature == 0:
+        ids = logits.argmax(dim=1)
+        return Draw(ids, torch.zeros(len(ids), device=logits.device), None)
+    scaled = logits / sampling.temperature
+    kept = keep(scaled, sampling)
+    if kept is not None:
+        scaled = scaled.masked_fill(~kept, -torch.inf)
+    logprobs = scaled.log_softmax(dim=1)
+    cumulative = logprobs.exp().cumsum(dim=1, dtype=torch.float64)
+    threshold = uniform[:, None] * cumulative[:, -1:]
+    ids = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
+    return Draw(ids, logprobs.gather(1, ids[:, None])[:, 0], kept)
+
+
+def keep(scaled: Float[Tensor, "R V"], sampling: Sampling) -> Bool[Tensor, "R V"] | None:
+    """Which tokens top-k, then top-p, then min-p leave; None where all three are off.
+
+    Each filter looks at what the one before it left. The likeliest token always stays.
+    """
+    if sampling.top_k <= 0 and sampling.top_p >= 1 and sampling.min_p <= 0:
+        return None
+    kept = torch.ones_like(scaled, dtype=torch.bool)
+    if 0 < sampling.top_k < scaled.shape[1]:
+        kept = torch.zeros_like(kept).scatter(1, scaled.topk(sampling.top_k, dim=1).indices, True)
+    if sampling.top_p < 1:
+        probs, order = scaled.masked_fill(~kept, -torch.inf).softmax(dim=1).sort(dim=1, descending=True)
+        before = probs.cumsum(dim=1) - probs
+        kept &= torch.zeros_like(kept).scatter(1, order, before < sampling.top_p)
+    if sampling.min_p > 0:
+        probs = scaled.masked_fill(~kept, -torch.inf).softmax(dim=1)
+        kept &= probs >= sampling.min_p * probs.amax(dim=1, keepdim=True)
+    return kept
+
+
+class Rollouts:
+    """The growing token lists of a batch of rollouts, and which of them still run."""
+
+    def __init__(self, keys: Sequence[tuple[StreamKey, int]], sampling: Sampling, tokenizer: Decodes) -> None:
+        self.sampling = sampling
+        self.tokenizer = tokenizer
+        self.ids: list[list[int]] = [[] for _ in keys]
+        self.logprobs: list[list[float]] = [[] for _ in keys]
+        self.kept: list[list[tuple[int, ...]]] = [[] for _ in keys]
+        self.stopped = [False] * len(keys)
+        self.running = list(range(len(keys)))
+        """Rollouts of the rows still in the batch, in row order."""
+        self._uniforms = np.stack([uniforms(key, index, sampling.max_tokens) for key, index in keys])
+        # A stop string of n characters ends within the last n tokens, plus what its tokens carry
+        # in front of it; a few more cover characters split over several tokens.
+        self._tail = max((len(stop) for stop in sampling.stop_strings), default=0) + 8
+
+    def step(self, logits: Float[Tensor, "R V"]) -> tuple[Int[Tensor, " R"], list[int]]:
+        """Draws a token for every running row: the ids, and the rows that go on after it."""
+        position = len(self.ids[self.running[0]])
+        uniform = torch.from_numpy(self._uniforms[self.running, position]).to(logits.device)
+        drawn = draw(logits, uniform, self.sampling)
+        values = zip(self.running, drawn.ids.tolist(), drawn.logprobs.tolist(), strict=True)
+        for row, (rollout, token, logprob) in enumerate(values):
+            self.ids[rollout].append(token)
+            self.logprobs[rollout].append(logprob)
+            if drawn.kept is not None:
+                self.kept[rollout].append(tuple(drawn.kept[row].nonzero()[:, 0].tolist()))
+            self.stopped[rollout] = self._stops(rollout)
+        limit = position + 1 >= self.sampling.max_tokens
+        going = [] if limit else [row for row, r in enumerate(self.running) if not self.stopped[r]]
+        self.running = [self.running[row] for row in going]
+        return drawn.ids, going
+
+    def _stops(self, rollout: int) -> bool:
+        if self.sampling.ignore_eos:
+            return False
+        ids = self.ids[rollout]
+        if ids[-1] in self.sampling.stop_ids:
+            return True
+        if not self.sampling.stop_strings:
+            return False
+        tail = self.tokenizer.decode(ids[-self._tail :])
+        return any(stop in tail for stop in self.sampling.stop_strings)
+
+    def completions(self, version: int) -> list[Completion]:
+        """What was sampled, in the order of the keys."""
+        return [
+            Completion(
+                ids=tuple(ids),
+                sampler_logprobs=tuple(logprobs),
+                finish_reason="stop" if stopped else "length",
+                version=version,
+                kept=tuple(kept) if kept else None,
+            )
+            for ids, logprobs, kept, stopped in zip(
+                self.ids, self.logprobs, self.kept, self.stopped, strict=True
+            )
+        ]

@@ -1,0 +1,40 @@
+"""What every test runs under: offline, two threads, a cache of its own, shapes checked at run time."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "2"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+
+# Shapes that the annotations state are checked in every call that a test makes.
+install_import_hook(
+    ["muster.algo", "muster.batch", "muster.logprobs", "muster.policy", "muster.update", "muster.engines"],
+    "beartype.beartype",
+)
+
+settings.register_profile(
+    "muster",
+    deadline=None,
+    max_examples=25,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("muster")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Converted models of tests go to a folder of theirs, unless the caller names one."""
+    os.environ.setdefault("MUSTER_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test runs in an empty directory: what it writes by mistake is seen nowhere."""
+    monkeypatch.chdir(tmp_path)

@@ -1,0 +1,35 @@
+"""Seconds by phase, and who is told how far a phase has come."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Progress = Callable[[str, int, int], None]
+"""Called with a phase, how much of it is done, and out of how much (0: not known)."""
+
+
+def unwatched(phase: str, done: int, total: int) -> None:
+    """Progress that nobody asked for."""
+
+
+class Clock:
+    """Adds up the seconds of each phase of a step."""
+
+    def __init__(self, progress: Progress = unwatched) -> None:
+        self.progress = progress
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Counts what runs inside towards this phase."""
+        self.progress(name, 0, 0)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def take(self) -> dict[str, float]:
+        """The seconds so far, which start again from nothing."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds

@@ -1,0 +1,90 @@
+"""Prompts to groups: sample, decode, grade."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from muster.clock import Clock
+from muster.engines.base import Engine, Sampling
+from muster.records import Completion, GradingRequest, Group, Prompt, Rollout, Sample, Score, StreamKey
+from muster.rewards import Grader
+from muster.stats import mean_of
+
+
+class Item(NamedTuple):
+    """A sample with its prompt as token ids and as text."""
+
+    sample: Sample
+    ids: tuple[int, ...]
+    text: str
+
+
+class Detokenizer(Protocol):
+    """The part of a tokenizer that turns ids into text."""
+
+    def decode(self, token_ids: list[int], /, *, skip_special_tokens: bool = False) -> str:
+        """The text of some ids."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collector:
+    """What turns prompts into graded groups."""
+
+    engine: Engine
+    grader: Grader
+    tokenizer: Detokenizer
+    num_steps: int
+    """Of the run; rewards in TRL's convention may ask for it."""
+    end_ids: frozenset[int]
+    """Stop and padding ids: cut from the end of the text that rewards see."""
+
+    def collect(
+        self,
+        items: Sequence[Item],
+        keys: Sequence[StreamKey],
+        sampling: Sampling,
+        clock: Clock,
+    ) -> list[Group]:
+        """A graded group per item, in order."""
+        prompts = [Prompt(ids=item.ids, key=key) for item, key in zip(items, keys, strict=True)]
+        with clock.phase("sample"):
+            completions = self.engine.generate(prompts, sampling)
+        requests = [
+            self._request(item, completion)
+            for item, members in zip(items, completions, strict=True)
+            for completion in members
+        ]
+        with clock.phase("score"):
+            scores = self.grader.grade(requests, step=keys[0].step, num_steps=self.num_steps)
+        graded = iter(zip(requests, scores, strict=True))
+        return [
+            Group(
+                id=f"{prompt.key.step}-{prompt.key.slot}-{prompt.key.attempt}",
+                sample=item.sample,
+                prompt=prompt,
+                prompt_text=item.text,
+                rollouts=tuple(_rollout(*next(graded)) for _ in members),
+            )
+            for item, prompt, members in zip(items, prompts, completions, strict=True)
+        ]
+
+    def logged_metrics(self) -> dict[str, float | None]:
+        """The mean of each number that rewards noted on the side since the last call."""
+        return {name: mean_of(values) for name, values in self.grader.take_logged().metrics.items()}
+
+    def _request(self, item: Item, completion: Completion) -> GradingRequest:
+        ids = list(completion.ids)
+        while ids and ids[-1] in self.end_ids:
+            ids.pop()
+        return GradingRequest(
+            sample=item.sample,
+            prompt_text=item.text,
+            completion=completion,
+            text=self.tokenizer.decode(ids),
+            plain_text=self.tokenizer.decode(ids, skip_special_tokens=True),
+        )
+
+
+def _rollout(request: GradingRequest, score: Score) -> Rollout:
+    return Rollout(completion=request.completion, text=request.text, score=score)

@@ -1,0 +1,187 @@
+"""The updates of one step, and the proof that what was sampled is the policy being trained."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from muster.algo import metrics as sums
+from muster.batch import Batch, Row, collate, count_totals
+from muster.errors import EngineError, TrainingError
+from muster.judge import Verdict
+from muster.records import Group, Trace
+from muster.runstate import Run
+from muster.update import Updated, score_in_parts, update
+
+
+class Lessons:
+    """The updates of one step and what they leave behind for the report."""
+
+    def __init__(self, run: Run, groups: Sequence[Group], batch: Batch, verdict: Verdict) -> None:
+        self.run = run
+        self.groups = groups
+        self.verdict = verdict
+        here = present(groups)
+        teaches = verdict.signal[:, None] | bool(run.objective.kl_coef or run.objective.entropy_coef)
+        self.counts = verdict.counts[here]
+        """[rollouts] in the loss, or in its totals."""
+        self.rows = (verdict.counts & teaches)[here].nonzero()[:, 0].tolist()
+        """Rollouts that are sent through the update: the rest has no gradient."""
+        advantages = verdict.advantages[here].to(batch.advantages.dtype)
+        self.batch = replace(batch, advantages=advantages).select(self.rows)
+        self.results: list[Updated] = []
+        self.warnings: list[str] = []
+        self.last_rate: float | None = None
+        shape = self.batch.ids.shape
+        self.logprobs, self.entropy = torch.zeros(shape), torch.zeros(shape)
+
+    def learn(self, step: int) -> None:
+        """Every pass over every minibatch, each one update."""
+        plan, state = self.run.plan, self.run.state
+        num_updates = plan.minibatches * plan.passes
+        if not self.rows:
+            state.updates += num_updates
+            _probe(self.run, self.groups)
+            return
+        self.batch = add_reference(self.run, self.batch)
+        if num_updates > 1 or state.old is not None:
+            with self.run.clock.phase("old"), self.run.policy.using(state.old):
+                old = score_in_parts(
+                    self.run.policy, self.batch, self.run.objective.temperature, self.run.budget
+                )
+            self.batch = replace(self.batch, old_logprobs=old.logprobs)
+        for number in range(plan.passes):
+            for members in self._minibatches(step, number):
+                self._update(members)
+                state.updates += 1
+
+    def _minibatches(self, step: int, number: int) -> Iterator[list[int]]:
+        """Rollouts that count, shuffled anew for every pass, each once."""
+        counting = self.counts.nonzero()[:, 0].numpy()
+        if self.run.plan.minibatches > 1:
+            seed = np.random.SeedSequence([self.run.plan.seed, step, number])
+            counting = np.random.Generator(np.random.Philox(seed)).permutation(counting)
+        for members in np.array_split(counting, self.run.plan.minibatches):
+            yield sorted(members.tolist())
+
+    def _update(self, members: list[int]) -> None:
+        run, state = self.run, self.run.state
+        row_of = {rollout: row for row, rollout in enumerate(self.rows)}
+        rows = [row_of[rollout] for rollout in members if rollout in row_of]
+        if not rows:
+            return
+        lengths = [len(rollout.completion.ids) for group in self.groups for rollout in group.rollouts]
+        idle = [rollout for rollout in members if rollout not in row_of]
+        batch = self.batch.select(rows)
+        totals = count_totals(batch, len(idle), sum(lengths[r] for r in idle), run.sampling.max_tokens)
+        self.last_rate = run.rate(state.updates)
+        for settings in run.optimizer.param_groups:
+            settings["lr"] = self.last_rate
+        done = update(
+            run.policy,
+            run.optimizer,
+            batch,
+            totals,
+            run.objective,
+            max_grad_norm=run.plan.max_grad_norm,
+            budget=run.budget,
+            clock=run.clock,
+        )
+        if not self.results:
+            _check_sampler(run, done.stats["sampling/sampling_logp_difference/mean"].value)
+        self.results.append(done)
+        self.logprobs[rows], self.entropy[rows] = done.scores.logprobs, done.scores.entropy
+        self._count_skips(done)
+
+    def _count_skips(self, done: Updated) -> None:
+        state = self.run.state
+        if done.stepped:
+            state.skipped_in_a_row = 0
+            state.version += 1
+            return
+        state.skipped_in_a_row += 1
+        what = f"loss {done.loss}, gradient norm {done.grad_norm}"
+        self.warnings.append(f"update skipped: {what}; the weights are as they were")
+        if state.skipped_in_a_row > self.run.plan.max_skipped:
+            raise TrainingError(
+                f"{state.skipped_in_a_row} updates in a row had no finite gradient ({what}). The weights are "
+                "those of the last good update. Lower optim.lr or optim.max_grad_norm, then resume."
+            )
+
+    def traces(self) -> list[tuple[Trace, ...]]:
+        """What training computed, per group and rollout."""
+        row_of = {rollout: row for row, rollout in enumerate(self.rows)}
+        counting = self.counts.tolist()
+        traces: list[tuple[Trace, ...]] = []
+        number = 0
+        for slot, group in enumerate(self.groups):
+            members = []
+            for index, rollout in enumerate(group.rollouts):
+                reward = float(self.verdict.rewards[slot, index])
+                members.append(
+                    Trace(
+                        reward=None if math.isnan(reward) else reward,
+                        advantage=float(self.verdict.advantages[slot, index]),
+                        mask=(counting[number],) * len(rollout.completion.ids),
+                        **self._token_traces(row_of.get(number), len(rollout.completion.ids)),
+                    )
+                )
+                number += 1
+            traces.append(tuple(members))
+        return traces
+
+    def _token_traces(self, row: int | None, length: int) -> dict[str, tuple[float, ...]]:
+        if row is None:
+            return {}
+        computed = {
+            "old_logprobs": self.batch.old_logprobs,
+            "ref_logprobs": self.batch.ref_logprobs,
+            "logprobs": self.logprobs if self.results else None,
+            "entropy": self.entropy if self.results else None,
+        }
+        return {
+            name: tuple(values[row, :length].tolist())
+            for name, values in computed.items()
+            if values is not None
+        }
+
+
+def add_reference(run: Run, batch: Batch) -> Batch:
+    """The batch with reference logprobs, where the run has a reference; computed once."""
+    if run.reference is None or batch.ref_logprobs is not None or len(batch) == 0:
+        return batch
+    with run.clock.phase("reference"), run.policy.using(run.reference):
+        scores = score_in_parts(run.policy, batch, run.objective.temperature, run.budget)
+    return replace(batch, ref_logprobs=scores.logprobs)
+
+
+def present(groups: Sequence[Group]) -> Tensor:
+    """[P G] True where a group has a rollout; groups may differ in size."""
+    sizes = torch.tensor([len(group.rollouts) for group in groups])
+    return torch.arange(int(sizes.max())) < sizes[:, None]
+
+
+def _probe(run: Run, groups: Sequence[Group]) -> None:
+    """Re-scores one rollout on a step without updates, so that every step proves the sampler."""
+    rollouts = [(group, r) for group in groups for r in group.rollouts if r.completion.ids]
+    if not rollouts:
+        return
+    group, rollout = min(rollouts, key=lambda pair: len(pair[1].completion.ids))
+    batch = collate([group.prompt.ids], [Row(0, rollout.completion, 0.0)])
+    with run.policy.using(run.state.old):
+        scores = score_in_parts(run.policy, batch, run.objective.temperature, run.budget)
+    gap = sums.stat((scores.logprobs - batch.sampler_logprobs).abs(), batch.mask)
+    _check_sampler(run, gap.value)
+
+
+def _check_sampler(run: Run, gap: float | None) -> None:
+    """Stops where the sampler's logprobs are not the trainer's."""
+    if gap is not None and not gap <= run.plan.max_mismatch:
+        raise EngineError(
+            f"sampler and trainer disagree: mean |logprob difference| is {gap:.4g} nats at step "
+            f"{run.state.step + 1}, above engine.max_mismatch = {run.plan.max_mismatch}. What was sampled is "
+            "not the policy being trained: the weights were not synced, or the two run at different settings."
+        )

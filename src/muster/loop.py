@@ -1,0 +1,151 @@
+"""The training loop: a generator that yields a report per step and knows no logger, file or page.
+
+sample -> prompt -> completion -> rollout (reward) -> group (advantage) -> batch -> loss -> update
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from muster.batch import Batch, Row, collate
+from muster.judge import raw_signal
+from muster.learn import Lessons, add_reference, present
+from muster.records import EvalReport, Group, StepReport, StreamKey, Trace
+from muster.rewards import refuse_failures
+from muster.runstate import Run
+from muster.summary import summarize
+
+
+def train(run: Run) -> Iterator[StepReport]:
+    """Steps until the plan's end; ask for the next one, or stop asking.
+
+    A run that starts from step 0 with an evaluation before the first update reports it as step 0.
+    """
+    if run.state.step == 0:
+        _sync(run, 0)
+        if (report := evaluate_if_due(run)) is not None:
+            yield StepReport(
+                step=0, groups=(), traces=(), metrics=report.metrics, timings=run.clock.take(), eval=report
+            )
+    while run.state.step < run.plan.num_steps:
+        yield take_step(run)
+
+
+def take_step(run: Run) -> StepReport:
+    """Samples, grades, learns, syncs and, where it is due, evaluates."""
+    step = run.state.step + 1
+    groups, replaced, warnings = _gather(run, step)
+    sampled = [*groups, *replaced]
+    refuse_failures([r.score for group in sampled for r in group.rollouts], run.plan.max_failed_share)
+    batch = _whole_batch(groups)
+    if run.plan.kl_in_reward:
+        batch = add_reference(run, batch)
+    verdict = run.judge(groups, _kl_penalty(run, groups, batch))
+    lessons = Lessons(run, groups, batch, verdict)
+    lessons.learn(step)
+    _sync(run, step)
+    run.state.step = step
+    metrics = summarize(sampled, verdict, lessons.results, run.levels)
+    metrics |= run.collector.logged_metrics()
+    metrics["epoch"] = run.state.drawn / len(run.items)
+    metrics["learning_rate"] = lessons.last_rate
+    report = evaluate_if_due(run)
+    metrics.update(report.metrics if report else {})
+    return StepReport(
+        step=step,
+        groups=(*groups, *replaced),
+        traces=(*lessons.traces(), *_idle_traces(replaced)),
+        metrics=metrics,
+        timings=run.clock.take(),
+        warnings=(*warnings, *lessons.warnings),
+        eval=report,
+    )
+
+
+def evaluate_if_due(run: Run) -> EvalReport | None:
+    """Held-out results of the policy as it is now; None on a step without an evaluation.
+
+    A sampler that lags is given the newest weights for the evaluation, then its own again.
+    """
+    step, old = run.state.step, run.state.old
+    if run.evaluation is None or not run.evaluation.is_due(step):
+        return None
+    engine = run.collector.engine
+    if old is not None:
+        engine.load_weights(run.policy.trainable(), run.state.version)
+    report = run.evaluation.run(step, run.collector, run.clock)
+    if old is not None:
+        engine.load_weights(old.items(), run.state.old_version)
+    return report
+
+
+def _gather(run: Run, step: int) -> tuple[list[Group], list[Group], list[str]]:
+    """The step's groups, those that were replaced for want of signal, and what to say about it."""
+    plan = run.plan
+    groups: dict[int, Group] = {}
+    replaced: list[Group] = []
+    slots = list(range(plan.prompts_per_step))
+    for attempt in range(plan.resample + 1):
+        replaced += [groups.pop(slot) for slot in slots if slot in groups]
+        drawn = run.order(run.state.drawn, len(slots))
+        run.state.drawn += len(slots)
+        keys = [StreamKey(plan.seed, step, slot, attempt) for slot in slots]
+        items = [run.items[index] for index in drawn]
+        collected = run.collector.collect(items, keys, run.sampling, run.clock)
+        groups |= dict(zip(slots, collected, strict=True))
+        slots = [slot for slot, signal in zip(slots, raw_signal(collected), strict=True) if not signal]
+        if not slots:
+            break
+    warnings = []
+    if slots and plan.resample:
+        warnings.append(
+            f"after {plan.resample} rounds of resampling {len(slots)} of {plan.prompts_per_step} groups "
+            "still carry no signal; the step trains on what there is"
+        )
+    return [groups[slot] for slot in sorted(groups)], replaced, warnings
+
+
+def _whole_batch(groups: Sequence[Group]) -> Batch:
+    """Every rollout of the groups as a row, in order; advantages are still to come."""
+    rows = [
+        Row(number, rollout.completion, 0.0)
+        for number, group in enumerate(groups)
+        for rollout in group.rollouts
+    ]
+    return collate([group.prompt.ids for group in groups], rows)
+
+
+def _kl_penalty(run: Run, groups: Sequence[Group], batch: Batch) -> Tensor | None:
+    """[P G] coefficient times each completion's KL estimate, summed over its tokens."""
+    if not run.plan.kl_in_reward or batch.ref_logprobs is None:
+        return None
+    sampled = batch.sampler_logprobs
+    estimate = run.objective.recipe.kl(sampled, batch.ref_logprobs, sampled)
+    per_row = run.plan.kl_in_reward * torch.where(batch.mask, estimate, 0.0).sum(dim=1)
+    width = max(len(group.rollouts) for group in groups)
+    table = torch.zeros(len(groups), width, dtype=per_row.dtype)
+    return table.masked_scatter(present(groups), per_row)
+
+
+def _idle_traces(groups: Sequence[Group]) -> list[tuple[Trace, ...]]:
+    """Of groups that dynamic sampling replaced: recorded, never trained on."""
+    return [
+        tuple(
+            Trace(reward=r.score.value, advantage=0.0, mask=(False,) * len(r.completion.ids))
+            for r in group.rollouts
+        )
+        for group in groups
+    ]
+
+
+def _sync(run: Run, step: int) -> None:
+    """Gives the sampler the new weights where it is time."""
+    if step % run.plan.sync_every:
+        return
+    with run.clock.phase("sync"):
+        lags = run.plan.sync_every > 1
+        run.state.old = run.policy.snapshot() if lags else None
+        run.state.old_version = run.state.version
+        weights = run.state.old.items() if run.state.old is not None else run.policy.trainable()
+        run.collector.engine.load_weights(weights, run.state.version)

@@ -1,0 +1,79 @@
+"""The objects of a run, its numbers, and what changes from step to step."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch.optim import Optimizer
+
+from muster.clock import Clock
+from muster.engines.base import Sampling
+from muster.evaluate import Evaluation
+from muster.gather import Collector, Item
+from muster.judge import Judge
+from muster.policy import Policy, Weights
+from muster.update import Budget, Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The numbers of a run."""
+
+    seed: int
+    num_steps: int
+    prompts_per_step: int
+    minibatches: int = 1
+    passes: int = 1
+    sync_every: int = 1
+    resample: int = 0
+    """Rounds in which prompts whose group has no signal are replaced."""
+    kl_in_reward: float = 0.0
+    """Coefficient of the KL penalty that is subtracted from rewards."""
+    max_grad_norm: float = 1.0
+    max_skipped: int = 5
+    max_failed_share: float = 0.5
+    max_mismatch: float = 0.05
+    """Nats of mean |logprob difference| between sampler and trainer beyond which the run stops."""
+
+
+@dataclass(kw_only=True)
+class State:
+    """What changes from step to step beside weights and optimizer; all of it is in a checkpoint."""
+
+    step: int = 0
+    updates: int = 0
+    """Positions in the learning-rate schedule that have passed, skipped updates included."""
+    drawn: int = 0
+    """Prompts drawn so far, replaced ones included."""
+    version: int = 0
+    """Counts changes of the policy's weights."""
+    skipped_in_a_row: int = 0
+    old: Weights | None = None
+    """The weights that sample, where they lag behind."""
+    old_version: int = 0
+    """Version of the weights that sample."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The objects of a run. `train` moves `state`, the policy and the optimizer; the rest stays."""
+
+    policy: Policy
+    optimizer: Optimizer
+    collector: Collector
+    items: Sequence[Item]
+    order: Callable[[int, int], list[int]]
+    """From prompts drawn before and how many are wanted to indices into `items`."""
+    sampling: Sampling
+    judge: Judge
+    objective: Objective
+    plan: Plan
+    rate: Callable[[int], float]
+    """Learning rate of an update, counted from 0."""
+    budget: Budget
+    levels: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """The values of graded rewards, by name: completions are counted at each."""
+    reference: Weights | None = None
+    """Trainable weights of the frozen reference; None where no KL term is on."""
+    evaluation: Evaluation | None = None
+    state: State = field(default_factory=State)
+    clock: Clock = field(default_factory=Clock)

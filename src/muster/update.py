@@ -1,0 +1,165 @@
+"""One optimizer step from a batch and a recipe.
+
+The gradient doesn't depend on how the batch is cut into micro-batches: the totals are counted over
+the whole update before the first backward.
+
+Axes: B rows (one completion each), T completion positions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.optim import Optimizer
+
+from muster.algo import metrics as sums
+from muster.algo.recipes import Recipe, loss
+from muster.algo.tokens import Tokens, Totals
+from muster.batch import Batch, micro_batches
+from muster.clock import Clock
+from muster.policy import Policy, Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What an update minimises."""
+
+    recipe: Recipe
+    temperature: float
+    kl_coef: float = 0.0
+    """Of the KL term in the loss; 0 where it is off or in the reward."""
+    entropy_coef: float = 0.0
+
+
+class Updated(NamedTuple):
+    """What an update did."""
+
+    loss: float
+    grad_norm: float
+    """Before clipping; not finite where the step was skipped."""
+    stepped: bool
+    """False where the gradient was not finite: the weights are as they were."""
+    stats: Mapping[str, sums.Metric]
+    scores: Scores
+    """Of the batch's rows, from this update's forward pass."""
+
+
+@dataclass(kw_only=True)
+class Budget:
+    """Tokens of one packed forward; halved for good when a device runs out of memory."""
+
+    tokens: int
+
+
+def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Budget) -> Scores:
+    """Logprobs and entropies of all rows, without gradient, a micro-batch at a time."""
+    with torch.no_grad():
+        parts = [
+            policy.score(batch.select(rows), temperature=temperature)
+            for rows in micro_batches(batch, budget.tokens, policy.packs)
+        ]
+    return Scores(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
+
+
+def update(
+    policy: Policy,
+    optimizer: Optimizer,
+    batch: Batch,
+    totals: Totals,
+    objective: Objective,
+    *,
+    max_grad_norm: float,
+    budget: Budget,
+    clock: Clock,
+) -> Updated:
+    """Steps the optimizer on the batch, unless the loss or its gradient is not finite.
+
+    Running out of memory on a device zeroes the gradients, halves the budget and does the update
+    again: the result is the same.
+    """
+    while True:
+        try:
+            optimizer.zero_grad(set_to_none=True)
+            total, stats, scores = _accumulate(policy, batch, totals, objective, budget, clock)
+            break
+        except torch.cuda.OutOfMemoryError:
+            if budget.tokens <= 1:
+                raise
+            optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            budget.tokens //= 2
+    with clock.phase("optimizer"):
+        params = [param for _, param in policy.trainable()]
+        norm = float(torch.nn.utils.clip_grad_norm_(params, max_grad_norm))
+        stepped = bool(torch.isfinite(torch.tensor([norm, total])).all())
+        if stepped:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return Updated(total, norm, stepped, stats, scores)
+
+
+def _accumulate(
+    policy: Policy, batch: Batch, totals: Totals, objective: Objective, budget: Budget, clock: Clock
+) -> tuple[float, dict[str, sums.Metric], Scores]:
+    """Forward and backward over every micro-batch: the loss, its statistics and the scores."""
+    threshold = _gate_threshold(policy, batch, objective, budget, clock)
+    total = 0.0
+    stats: dict[str, sums.Metric] = {}
+    parts: list[Scores] = []
+    for rows in micro_batches(batch, budget.tokens, policy.packs):
+        part = batch.select(rows)
+        with clock.phase("forward"):
+            scores = policy.score(
+                part, temperature=objective.temperature, entropy_gradient=objective.entropy_coef != 0
+            )
+            tokens = tokens_of(part, scores)
+            value = loss(
+                tokens,
+                objective.recipe,
+                totals,
+                kl_coef=objective.kl_coef,
+                entropy_coef=objective.entropy_coef,
+                gate_threshold=threshold,
+            )
+        with clock.phase("backward"):
+            value.backward()
+        total += value.item()
+        stats = sums.merge(
+            stats, sums.token_metrics(tokens, objective.recipe.objective, objective.recipe.correction)
+        )
+        parts.append(Scores(*(values.detach().cpu() for values in scores)))
+    return total, stats, Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def _gate_threshold(
+    policy: Policy, batch: Batch, objective: Objective, budget: Budget, clock: Clock
+) -> float:
+    """The one number a gate needs of the whole update; costs a pass where a gate asks for it."""
+    find = objective.recipe.gate.threshold
+    if find is None:
+        return 0.0
+    with clock.phase("gate"):
+        scores = score_in_parts(policy, batch, objective.temperature, budget)
+    return find(scores.entropy[batch.mask])
+
+
+def tokens_of(batch: Batch, scores: Scores) -> Tokens:
+    """What a recipe reads; the old policy is the current one where the batch names no other."""
+    device = scores.logprobs.device
+
+    def here(values: Tensor | None) -> Float[Tensor, "B T"] | None:
+        return None if values is None else values.to(device)
+
+    old = here(batch.old_logprobs)
+    return Tokens(
+        logprobs=scores.logprobs,
+        old_logprobs=scores.logprobs.detach() if old is None else old,
+        sampler_logprobs=batch.sampler_logprobs.to(device),
+        ref_logprobs=here(batch.ref_logprobs),
+        entropy=scores.entropy,
+        advantages=batch.advantages.to(device),
+        mask=batch.mask.to(device),
+    )

@@ -1,0 +1,316 @@
+"""From a configuration to the objects of a run; all that can be wrong without a model is found first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+from transformers import PreTrainedTokenizerBase
+
+from muster import data, pretrained
+from muster.adapters import add_lora, load_adapter
+from muster.algo.advantages import normalize_then_sum, sum_then_normalize
+from muster.algo.build import build
+from muster.algo.recipes import Recipe
+from muster.clock import Clock, Progress
+from muster.config import Config
+from muster.data import encode_prompts, load_samples, prompt_order
+from muster.engines.base import Sampling
+from muster.engines.local import LocalEngine
+from muster.errors import ConfigError
+from muster.evaluate import Evaluation
+from muster.gather import Collector, Item
+from muster.judge import Judge
+from muster.memory import available_bytes, budget_tokens
+from muster.policy import Policy, enable_gradient_checkpointing
+from muster.records import Sample
+from muster.rewards import InlineGrader, Reward, check_columns, describe, load_rewards
+from muster.runstate import Plan, Run
+from muster.schedule import factor
+from muster.update import Budget, Objective
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materials:
+    """What a configuration names, loaded as far as no model is needed."""
+
+    config: Config
+    recipe: Recipe
+    rewards: tuple[Reward, ...]
+    tokenizer: PreTrainedTokenizerBase
+    items: tuple[Item, ...]
+    eval_items: tuple[Item, ...]
+    num_steps: int
+
+
+def prepare(config: Config, say: Say) -> Materials:
+    """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
+    recipe = build_recipe(config)
+    rewards = load_rewards(config.reward.use, config.reward.weights, config.reward.options)
+    for line in describe(rewards):
+        say(f"reward {line}")
+    samples = load(config, config.data.path, config.data.split)
+    held_out = load_held_out(config)
+    for source, rows in ((config.data.path, samples), (config.data.eval_path or "held-out", held_out)):
+        if rows:
+            check_columns(rewards, rows[0].columns, source)
+    tokenizer = pretrained.load_tokenizer(config.model.path)
+    items = encode(config, tokenizer, samples, say)
+    eval_items = encode(config, tokenizer, held_out[: config.eval.prompts], say)
+    num_steps = config.run.steps or data.num_steps(
+        len(items), config.sampling.prompts_per_step, config.run.epochs or 1
+    )
+    say(f"{len(items):,} prompts to train on, {len(eval_items):,} held out, {num_steps:,} steps")
+    return Materials(
+        config=config,
+        recipe=recipe,
+        rewards=rewards,
+        tokenizer=tokenizer,
+        items=items,
+        eval_items=eval_items,
+        num_steps=num_steps,
+    )
+
+
+def build_recipe(config: Config) -> Recipe:
+    """The recipe with the choices that the configuration makes otherwise."""
+    algo = config.algo
+    axes = ("advantage", "objective", "correction", "gate", "kl", "weights")
+    choices = {
+        axis: {"use": choice.use, **choice.params}
+        for axis in axes
+        if (choice := getattr(algo, axis)) is not None
+    }
+    return build(algo.recipe, choices)
+
+
+def load(config: Config, path: str, split: str) -> list[Sample]:
+    """The samples of one data set, read as the configuration's data section says."""
+    data = config.data
+    return load_samples(
+        path, prompt=data.prompt, system=data.system, raw=data.raw, map=data.map, subset=data.subset, split=split
+    )
+
+
+def load_held_out(config: Config) -> list[Sample]:
+    """The held-out samples; empty where none are named."""
+    data = config.data
+    if not data.has_eval:
+        return []
+    return load(config, data.eval_path or data.path, data.eval_split or data.split)
+
+
+def encode(
+    config: Config, tokenizer: PreTrainedTokenizerBase, samples: list[Sample], say: Say
+) -> tuple[Item, ...]:
+    """The samples as token ids; over-long ones are refused, or left out and counted."""
+    encoded = encode_prompts(
+        samples,
+        tokenizer,
+        chat_template_kwargs=config.data.chat_template_kwargs,
+        max_prompt_tokens=config.max_prompt_tokens,
+        overlong=config.data.overlong,
+    )
+    if encoded.dropped:
+        say(f"left out {len(encoded.dropped)} prompts of more than {config.max_prompt_tokens} tokens")
+    return tuple(Item(prompt.sample, prompt.ids, prompt.text) for prompt in encoded.prompts)
+
+
+def load_policy(config: Config, tokenizer: PreTrainedTokenizerBase, say: Say) -> Policy:
+    """The model with its adapter, on the device that there is, in evaluation mode."""
+    settings = config.model
+    model = pretrained.load_model(settings.path, dtype=torch.float32)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)
+    if settings.adapter is not None:
+        model = load_adapter(model, Path(settings.adapter))
+    elif settings.lora is not None:
+        lora = settings.lora
+        model = add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.run.seed)
+    policy = Policy(
+        model,
+        tokenizer,
+        max_tokens=settings.max_tokens,
+        autocast=torch.bfloat16 if settings.dtype == "bfloat16" else None,
+    )
+    if settings.gradient_checkpointing:
+        enable_gradient_checkpointing(policy)
+    if policy.plain_because is not None:
+        say(f"prompts are not shared within a group, plain padded rows are used: {policy.plain_because}")
+    return policy
+
+
+def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
+    """The run at its start: step 0, a fresh optimizer, the reference taken from the policy as it is."""
+    config, recipe = materials.config, materials.recipe
+    clock = Clock(progress)
+    stop_ids = pretrained.stop_ids(policy.base, policy.tokenizer)
+    collector = Collector(
+        engine=make_engine(config, policy, lambda done, total: clock.progress("sample", done, total)),
+        grader=InlineGrader(materials.rewards),
+        tokenizer=policy.tokenizer,
+        num_steps=materials.num_steps,
+        end_ids=stop_ids | {policy.tokenizer.pad_token_id},
+    )
+    sampling = make_sampling(config, stop_ids)
+    plan = make_plan(config, recipe, materials.num_steps)
+    kl_in_loss = config.algo.kl_coef if config.algo.kl_in == "loss" else 0.0
+    return Run(
+        policy=policy,
+        optimizer=make_optimizer(policy, config),
+        collector=collector,
+        items=materials.items,
+        order=partial(
+            _draw, num_samples=len(materials.items), seed=config.run.seed, shuffle=config.data.shuffle
+        ),
+        sampling=sampling,
+        judge=make_judge(config, recipe, materials.rewards),
+        objective=Objective(
+            recipe=recipe,
+            temperature=sampling.temperature,
+            kl_coef=kl_in_loss,
+            entropy_coef=config.algo.entropy_coef,
+        ),
+        plan=plan,
+        rate=make_rate(config, plan),
+        budget=Budget(tokens=config.run.budget_tokens or _fitting_budget(config, policy)),
+        reference=policy.snapshot() if config.algo.kl_coef else None,
+        levels={reward.name: reward.levels for reward in materials.rewards if reward.levels},
+        evaluation=make_evaluation(config, materials, sampling) if materials.eval_items else None,
+        clock=clock,
+    )
+
+
+def _draw(start: int, count: int, *, num_samples: int, seed: int, shuffle: bool) -> list[int]:
+    return prompt_order(num_samples, seed, start, count, shuffle=shuffle)
+
+
+def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], None]) -> LocalEngine:
+    """The engine that the configuration names, with its own options."""
+    options = dict(config.engine.options)
+    max_rows = options.pop("max_rows", 128)
+    if options or not isinstance(max_rows, int) or max_rows < 1:
+        raise ConfigError(
+            f"engine.options is {dict(config.engine.options)}, but the local engine takes one option: "
+            "max_rows, how many rollouts are sampled side by side, 1 or more."
+        )
+    return LocalEngine(policy, max_rows=max_rows, progress=progress)
+
+
+def make_sampling(config: Config, stop_ids: frozenset[int]) -> Sampling:
+    """Every sampling field set by us; a model's own generation defaults never win."""
+    chosen = config.sampling
+    return Sampling(
+        group_size=chosen.group_size,
+        max_tokens=chosen.max_tokens,
+        temperature=chosen.temperature,
+        top_k=chosen.top_k,
+        top_p=chosen.top_p,
+        min_p=chosen.min_p,
+        stop_ids=stop_ids,
+        stop_strings=chosen.stop,
+        ignore_eos=chosen.ignore_eos,
+    )
+
+
+def make_evaluation(config: Config, materials: Materials, sampling: Sampling) -> Evaluation:
+    """The held-out prompts under the training settings."""
+    return Evaluation(
+        items=materials.eval_items,
+        sampling=replace(
+            sampling, group_size=config.eval.group_size, max_tokens=config.eval_max_tokens
+        ),
+        seed=config.run.seed,
+        every=config.eval.every,
+        at_start=config.eval.at_start,
+        num_steps=materials.num_steps,
+    )
+
+
+def make_judge(config: Config, recipe: Recipe, rewards: tuple[Reward, ...]) -> Judge:
+    """How rewards become advantages."""
+    truncated = config.algo.truncated or recipe.truncated
+    limit = config.sampling.max_tokens
+    zone = config.algo.overlong_zone or max(1, limit // 5)
+    combine = sum_then_normalize if config.reward.combine == "sum_then_normalize" else normalize_then_sum
+    return Judge(
+        advantage=recipe.advantage,
+        combine=combine,
+        weights={reward.name: reward.weight for reward in rewards},
+        mask_truncated=truncated == "mask",
+        overlong=(limit, zone) if truncated == "penalize" else None,
+    )
+
+
+def make_plan(config: Config, recipe: Recipe, num_steps: int) -> Plan:
+    """The numbers of the run."""
+    algo = config.algo
+    return Plan(
+        seed=config.run.seed,
+        num_steps=num_steps,
+        prompts_per_step=config.sampling.prompts_per_step,
+        minibatches=algo.minibatches,
+        passes=algo.passes,
+        sync_every=config.sampling.sync_every,
+        resample=recipe.resample if algo.resample is None else algo.resample,
+        kl_in_reward=algo.kl_coef if algo.kl_in == "reward" else 0.0,
+        max_grad_norm=config.optim.max_grad_norm,
+        max_skipped=config.optim.max_skipped,
+        max_failed_share=config.reward.max_failed_share,
+        max_mismatch=config.engine.max_mismatch,
+    )
+
+
+def make_rate(config: Config, plan: Plan) -> Callable[[int], float]:
+    """Learning rate by update; warm-up is given in steps."""
+    optim = config.optim
+    per_step = plan.minibatches * plan.passes
+    warmup_steps = optim.warmup_steps or round(optim.warmup_ratio * plan.num_steps)
+    shape = partial(
+        factor,
+        num_updates=plan.num_steps * per_step,
+        warmup=warmup_steps * per_step,
+        shape=optim.schedule,
+        final=optim.final_fraction,
+    )
+    return lambda update: optim.lr * shape(update)
+
+
+def optimizer_order(policy: Policy) -> list[str]:
+    """Names of the trainable parameters in the order in which the optimizer holds them."""
+    matrices = [name for name, param in policy.trainable() if param.ndim > 1]
+    return matrices + [name for name, param in policy.trainable() if param.ndim <= 1]
+
+
+def make_optimizer(policy: Policy, config: Config) -> Optimizer:
+    """AdamW over the trainable parameters; biases and norms, being vectors, don't decay."""
+    params = dict(policy.trainable())
+    order = [params[name] for name in optimizer_order(policy)]
+    optim = config.optim
+
+    def group(members: list[Tensor], decay: float) -> dict[str, object]:
+        return {"params": members, "weight_decay": decay}
+
+    groups = [
+        group([param for param in order if param.ndim > 1], optim.weight_decay),
+        group([param for param in order if param.ndim <= 1], 0.0),
+    ]
+    return AdamW([g for g in groups if g["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps)
+
+
+def _fitting_budget(config: Config, policy: Policy) -> int:
+    trainable = sum(param.numel() * param.element_size() for _, param in policy.trainable())
+    copies = 3 + (config.algo.kl_coef > 0) + (config.sampling.sync_every > 1)
+    return budget_tokens(
+        policy.base.config.get_text_config(),
+        available_bytes(policy.device),
+        # Gradients and AdamW's two moments; the reference and the synced copy where there is one.
+        reserved_bytes=copies * trainable,
+        gradient_checkpointing=config.model.gradient_checkpointing,
+        itemsize=2 if policy.autocast is not None else 4,
+    )

@@ -1,0 +1,124 @@
+"""The trained model on disk: an adapter folder or full weights, read back and compared before it counts."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from muster import pretrained
+from muster.config import Config, to_toml
+from muster.errors import CheckpointError
+from muster.files import publish_folder
+from muster.policy import Policy
+
+TOLERANCE = 1e-3
+"""Nats by which logprobs of the read-back model may differ: merging an adapter rounds."""
+
+
+def export_model(
+    policy: Policy,
+    folder: Path,
+    *,
+    card: str,
+    probes: Sequence[tuple[int, ...]],
+    base_path: str,
+    merge: bool = False,
+) -> float:
+    """Writes the policy to a folder that appears only once its logprobs were read back equal.
+
+    An adapter is written as peft writes it, or merged into full weights with `merge`. Returns the
+    largest difference in nats; raises CheckpointError where it is above the tolerance.
+    """
+    staging = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        model = _merged(policy) if merge and isinstance(policy.model, PeftModel) else policy.model
+        _write(model, policy, staging)
+        (staging / "README.md").write_text(card, encoding="utf-8")
+        difference = _read_back(policy, staging, probes, base_path)
+        if not difference <= TOLERANCE:
+            raise CheckpointError(
+                f"the exported model's logprobs differ by {difference:.3g} nats from the trained policy's "
+                f"(at most {TOLERANCE} is rounding). {folder} was not written; the checkpoints are whole."
+            )
+        publish_folder(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return difference
+
+
+def _write(model: PreTrainedModel | PeftModel, policy: Policy, staging: Path) -> None:
+    model.save_pretrained(str(staging), safe_serialization=True)
+    policy.tokenizer.save_pretrained(str(staging))
+    if not isinstance(model, PeftModel) and policy.base.generation_config is not None:
+        policy.base.generation_config.save_pretrained(str(staging))
+
+
+def _merged(policy: Policy) -> PreTrainedModel:
+    """A copy of the model with its adapter folded in; the policy itself keeps its bits."""
+    base = policy.base
+    fresh = type(base)(base.config).to(device=policy.device)
+    state = {_plain_name(name): tensor for name, tensor in base.state_dict().items() if "lora_" not in name}
+    for name, module in base.named_modules():
+        delta: Callable[[str], Tensor] | None = getattr(module, "get_delta_weight", None)
+        if delta is not None:
+            key = f"{name}.weight"
+            state[key] = state[key] + delta(policy.model.active_adapter).to(state[key].dtype)
+    missing = fresh.load_state_dict(state, strict=False)
+    if missing.unexpected_keys:
+        raise CheckpointError(f"merging left weights without a place: {missing.unexpected_keys[:3]}")
+    fresh.generation_config = base.generation_config
+    return fresh.eval()
+
+
+def _plain_name(name: str) -> str:
+    return name.replace(".base_layer.", ".")
+
+
+def _read_back(policy: Policy, folder: Path, probes: Sequence[tuple[int, ...]], base_path: str) -> float:
+    """Largest difference over the probes between the policy's logprobs and those of what was written."""
+    if (folder / "adapter_config.json").exists():
+        base = pretrained.load_model(base_path, dtype=torch.float32)
+        again: nn.Module = PeftModel.from_pretrained(base, str(folder))
+    else:
+        again = pretrained.load_model(str(folder), dtype=torch.float32)
+    again.to(policy.device).eval()
+    differences = []
+    with torch.no_grad():
+        for probe in probes:
+            ids = torch.tensor([probe], device=policy.device)
+            ours, theirs = (
+                model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
+                for model in (policy.model, again)
+            )
+            differences.append(float((ours - theirs).abs().max()))
+    return max(differences, default=0.0)
+
+
+def model_card(config: Config, metrics: Sequence[Mapping[str, object]]) -> str:
+    """A README for the exported model: what it was trained from and how, and its held-out result."""
+    held_out = [line for line in metrics if line.get("eval_reward") is not None]
+    lines = [
+        "---",
+        "library_name: transformers",
+        "tags: [grpo, muster]",
+        "---",
+        "",
+        f"# {Path(config.model.path).name}, fine-tuned with Muster",
+        "",
+        f"Recipe `{config.algo.recipe}`, reward {', '.join(f'`{name}`' for name in config.reward.use)}.",
+        "",
+    ]
+    if held_out:
+        first, last = held_out[0], held_out[-1]
+        lines += [
+            f"Held-out mean reward {first['eval_reward']:.3f} at step {first['step']}, "
+            f"{last['eval_reward']:.3f} at step {last['step']}.",
+            "",
+        ]
+    return "\n".join([*lines, "## Settings", "", "```toml", to_toml(config).strip(), "```", ""])

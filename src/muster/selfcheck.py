@@ -1,0 +1,107 @@
+"""What must hold on the real model before a run: measured on a few rollouts, stopped at where it doesn't."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from muster.batch import Batch, Row, collate
+from muster.engines.base import Engine, Sampling
+from muster.errors import ModelError
+from muster.gather import Item
+from muster.policy import Policy, Weights
+from muster.records import Prompt, StreamKey
+
+NUM_PROMPTS, NUM_COMPLETIONS, NUM_TOKENS = 2, 2, 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfCheck:
+    """Largest differences found, in nats except for the logits; all are 0 in exact arithmetic."""
+
+    packed_against_plain: float | None
+    """Logprobs with shared prompts against plain padded rows; None where prompts aren't shared."""
+    sampler_against_trainer: float
+    """What the engine said against what the trainer says of the same tokens."""
+    head_against_model: float
+    """Our logits against those of the model's own forward, in logits."""
+    padding: float
+    """Plain logprobs of a row alone against the same row padded to a longer one."""
+    kl_to_reference: float | None
+    """Mean k1 against the reference before any update; None without one."""
+
+    def numbers(self) -> dict[str, float | None]:
+        """By name, for logs."""
+        return asdict(self)
+
+
+def self_check(
+    policy: Policy,
+    engine: Engine,
+    items: Sequence[Item],
+    *,
+    sampling: Sampling,
+    reference: Weights | None,
+    tolerance: float,
+) -> SelfCheck:
+    """Samples a few short completions and compares every path that must agree.
+
+    Raises ModelError with the numbers where a difference is above the tolerance.
+    """
+    batch = _sample(engine, items, sampling)
+    with torch.no_grad():
+        scores = policy.score(batch, temperature=sampling.temperature)
+        plain = policy.score(batch, temperature=sampling.temperature, plain=True)
+        alone = policy.score(batch.select([0]), temperature=sampling.temperature, plain=True)
+        kl = None
+        if reference is not None:
+            with policy.using(reference):
+                ref = policy.score(batch, temperature=sampling.temperature)
+            kl = float((scores.logprobs - ref.logprobs).sum().abs() / batch.mask.sum())
+    logprobs, plain_logprobs = scores.logprobs.cpu(), plain.logprobs.cpu()
+    check = SelfCheck(
+        packed_against_plain=_largest(logprobs - plain_logprobs) if policy.packs else None,
+        sampler_against_trainer=_largest(logprobs - batch.sampler_logprobs),
+        head_against_model=_head_difference(policy, batch.prompts[0]),
+        padding=_largest(plain_logprobs[:1] - alone.logprobs.cpu()),
+        kl_to_reference=kl,
+    )
+    wrong = {name: value for name, value in check.numbers().items() if value is not None and not value <= tolerance}
+    if wrong:
+        listed = ", ".join(f"{name} {value:.3g}" for name, value in wrong.items())
+        raise ModelError(
+            f"the start-up check found differences above {tolerance}: {listed}. The model's "
+            f"{policy.base.config.model_type} code computes something here that Muster doesn't reproduce; "
+            "training on it would be wrong."
+        )
+    return check
+
+
+def _sample(engine: Engine, items: Sequence[Item], sampling: Sampling) -> Batch:
+    """A few short completions of uneven prompts, on streams that no step uses."""
+    chosen = [min(items, key=lambda item: len(item.ids)), max(items, key=lambda item: len(item.ids))]
+    prompts = [Prompt(ids=item.ids, key=StreamKey(0, 0, slot, 1)) for slot, item in enumerate(chosen)]
+    few = Sampling(
+        group_size=NUM_COMPLETIONS,
+        max_tokens=min(NUM_TOKENS, sampling.max_tokens),
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        ignore_eos=True,
+    )
+    groups = engine.generate(prompts, few)
+    rows = [Row(number, completion, 0.0) for number, group in enumerate(groups) for completion in group]
+    return collate([prompt.ids for prompt in prompts], rows)
+
+
+def _head_difference(policy: Policy, prompt: tuple[int, ...]) -> float:
+    ids = torch.tensor([prompt], device=policy.device)
+    with torch.no_grad(), policy.precision():
+        whole = policy.base(input_ids=ids, use_cache=False).logits
+        ours = policy.logits(policy.backbone(input_ids=ids, use_cache=False).last_hidden_state)
+    return _largest(whole.to(ours.dtype) - ours)
+
+
+def _largest(differences: torch.Tensor) -> float:
+    return float(differences.abs().max()) if differences.numel() else 0.0

@@ -146,6 +146,8 @@ def test_all_empty_prompts_are_counted_and_the_first_five_named(tmp_path):
         ("a.csv", b'prompt\n"hi\n', "is not CSV"),
         ("a.csv", b"prompt\nhi\n\xff\xfe\n", "line 3: byte 10 (0xff) is not UTF-8"),
         ("a.csv", "prompt\nhi\n".encode("utf-16"), "is UTF-16"),
+        ("a.json", b'[{"prompt":\n"\xff"}]', "line 2: byte 13 (0xff) is not UTF-8"),
+        ("a.json", "[]".encode("utf-16"), "is UTF-16"),
         ("a.csv", b"prompt\nh\x00i\n", "line 2: column 'prompt' holds a NUL character at position 1"),
         ("a.txt", b"hi\n", "has the ending '.txt'"),
         (

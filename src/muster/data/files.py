@@ -57,8 +57,6 @@ def text_lines(path: Path) -> Iterator[str]:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             if len(line) > MAX_LINE_BYTES:
                 raise DataError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES // 2**20} MiB.")
-            if number == 1 and line.startswith(_UTF16):
-                raise DataError(f"{path}: is UTF-16. Save it as UTF-8.")
             yield _decoded(path, number, offset, line)
             offset += len(line)
 
@@ -71,15 +69,19 @@ def whole_text(path: Path) -> str:
             f"{path}: has {size // 2**20} MiB; a JSON file may have {MAX_JSON_BYTES // 2**20} MiB, since it "
             "is read at once. Save it as JSON lines (.jsonl) or Parquet."
         )
-    return "".join(text_lines(path))
+    return _decoded(path, 1, 0, path.read_bytes())
 
 
-def _decoded(path: Path, number: int, offset: int, line: bytes) -> str:
+def _decoded(path: Path, number: int, offset: int, content: bytes) -> str:
+    """The text of what stands in the file from this line and byte on."""
+    if number == 1 and content.startswith(_UTF16):
+        raise DataError(f"{path}: is UTF-16. Save it as UTF-8.")
     try:
-        text = line.decode("utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
+        line = number + content.count(b"\n", 0, error.start)
         raise DataError(
-            f"{path}, line {number}: byte {offset + error.start} (0x{line[error.start]:02x}) is not UTF-8. "
+            f"{path}, line {line}: byte {offset + error.start} (0x{content[error.start]:02x}) is not UTF-8. "
             "Save the file as UTF-8."
         ) from error
     return text.removeprefix("\ufeff") if number == 1 else text

@@ -1,0 +1,149 @@
+"""GGUF files as folders of safetensors: converted once into a cache, loaded in a second from then on."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from muster.errors import ModelError
+from muster.files import make_folder, publish_folder, remove
+from muster.quiet import quiet
+
+FORMAT = 1
+"""Part of a folder's name: counts up when the conversion writes something else."""
+
+END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "</s>")
+"""Tokens that end a turn or a text. A GGUF names one of them, a model writes several."""
+
+STALE_S = 3600.0
+"""A conversion takes minutes at most: what is older was left by a process that was killed."""
+
+
+def cache_folder() -> Path:
+    """Where converted models lie: MUSTER_CACHE, or the user's cache folder of this platform."""
+    if named := os.environ.get("MUSTER_CACHE"):
+        return Path(named).expanduser()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "muster"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "muster"
+
+
+def converted(gguf: Path, say: Callable[[str], None]) -> Path:
+    """The folder that holds the GGUF's model as safetensors; converts it where there is none yet."""
+    final = cache_folder() / _key(gguf)
+    if final.is_dir():
+        return final
+    say(f"converting {gguf.name} once, about half a minute for a small model")
+    try:
+        _convert_into(gguf, final)
+    except OSError as error:
+        raise ModelError(
+            f"the converted {gguf.name} can't be written to {final.parent}: {error}. "
+            "Set the environment variable MUSTER_CACHE to a folder that can be written and has room."
+        ) from error
+    return final
+
+
+def _key(gguf: Path) -> str:
+    """Name of the cache folder: file name, size and content; the name can't lead elsewhere."""
+    size = gguf.stat().st_size
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", gguf.stem).lstrip(".")[:80]
+    return f"{stem}-{size}-{_digest(gguf.resolve(), size, gguf.stat().st_mtime_ns)}-v{FORMAT}"
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(gguf: Path, _size: int, _modified_ns: int) -> str:
+    """Start of the content's SHA-256; a file that changed is read again."""
+    with gguf.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _convert_into(gguf: Path, final: Path) -> None:
+    """Writes beside `final` and renames; where another process was faster, its folder stays."""
+    make_folder(final.parent)
+    _remove_stale(final)
+    staging = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    try:
+        _write(gguf, staging)
+        if not final.is_dir():
+            publish_folder(staging, final)
+    except OSError:
+        # The other process may have renamed between our look and our rename.
+        if not final.is_dir():
+            raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _remove_stale(final: Path) -> None:
+    for left in final.parent.glob(f".{final.name}.*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE_S:
+                remove(left)
+
+
+def _write(gguf: Path, folder: Path) -> None:
+    tokenizer = _read_tokenizer(gguf)
+    model = _read_model(gguf)
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=_end_ids(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def _end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokenizer's end token, and whatever else in its vocabulary ends a turn or a text."""
+    vocabulary = tokenizer.get_vocab()
+    return sorted({vocabulary[token] for token in (*END_TOKENS, tokenizer.eos_token) if token in vocabulary})
+
+
+def _read_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
+    """The GGUF's tokenizer, padding with its end token if it names no other."""
+    with quiet():
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(gguf.parent), gguf_file=gguf.name, trust_remote_code=False
+        )
+    if isinstance(tokenizer.chat_template, str):
+        # Some GGUFs carry a space before the template, which would start every prompt.
+        tokenizer.chat_template = tokenizer.chat_template.strip()
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _read_model(gguf: Path) -> PreTrainedModel:
+    """The GGUF's weights as float32 in a model that knows nothing of GGUF.
+
+    What transformers makes of a GGUF counts as quantized, and refuses to be saved.
+    """
+    with quiet():
+        loaded = AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
+        )
+    config = loaded.config
+    if hasattr(config, "quantization_config"):
+        delattr(config, "quantization_config")
+    with torch.random.fork_rng(devices=[]):
+        fresh = type(loaded)(config)
+    fresh.load_state_dict(loaded.state_dict())
+    return fresh

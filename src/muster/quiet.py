@@ -1,0 +1,23 @@
+"""Keeps transformers silent where Muster calls it: a library prints nothing."""
+
+import contextlib
+import io
+from collections.abc import Iterator
+
+from transformers.utils import logging
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no warnings of transformers inside; its settings are as before afterwards."""
+    verbosity, showed_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        # The bar over a GGUF's tensors heeds no setting; bars take standard error as they start.
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if showed_bars:
+            logging.enable_progress_bar()

@@ -22,7 +22,6 @@ _HARMLESS = frozenset(
         "run.name",
         "run.save_every",
         "run.table_every",
-        "run.trackers",
     }
 )
 _LENGTH = frozenset({"run.steps", "run.epochs"})

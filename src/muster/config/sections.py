@@ -253,8 +253,6 @@ class RunConfig(Section):
     """Tokens of one forward pass in training; without it, what the memory there is allows."""
     table_every: Count = 5
     """Steps between tables of samples on the terminal; 0 prints none."""
-    trackers: tuple[Text, ...] = ()
-    """Where metrics are sent beside the run's folder."""
 
     @model_validator(mode="before")
     @classmethod

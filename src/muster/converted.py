@@ -13,23 +13,31 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from gguf import GGUFReader
+from safetensors import SafetensorError
+from tokenizers import pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 
 from muster.errors import ModelError
 from muster.files import make_folder, publish_folder, remove
 from muster.quiet import quiet
 
-FORMAT = 1
+FORMAT = 2
 """Part of a folder's name: counts up when the conversion writes something else."""
 
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "</s>")
 """Tokens that end a turn or a text. A GGUF names one of them, a model writes several."""
+
+SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell")
+"""Ways of splitting text that cut out each digit first. transformers 5.24 reads past that, and then blanks
+before a number become other tokens than the model was trained on: "\\n\\n1" would have two line breaks."""
 
 STALE_S = 3600.0
 """A conversion takes minutes at most: what is older was left by a process that was killed."""
@@ -52,7 +60,7 @@ def converted(gguf: Path, say: Callable[[str], None]) -> Path:
     say(f"converting {gguf.name} once, about half a minute for a small model")
     try:
         _convert_into(gguf, final)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ModelError(
             f"the converted {gguf.name} can't be written to {final.parent}: {error}. "
             "Set the environment variable MUSTER_CACHE to a folder that can be written and has room."
@@ -78,17 +86,19 @@ def _convert_into(gguf: Path, final: Path) -> None:
     """Writes beside `final` and renames; where another process was faster, its folder stays."""
     make_folder(final.parent)
     _remove_stale(final)
-    staging = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-    try:
-        _write(gguf, staging)
-        if not final.is_dir():
-            publish_folder(staging, final)
-    except OSError:
-        # The other process may have renamed between our look and our rename.
-        if not final.is_dir():
-            raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as work:
+        staging = Path(work) / "model"
+        model, tokenizer = _read(_alone(gguf, Path(work) / "source"), gguf)
+        with quiet():
+            model.save_pretrained(staging)
+            tokenizer.save_pretrained(staging)
+        try:
+            if not final.is_dir():
+                publish_folder(staging, final)
+        except OSError:
+            # The other process may have renamed between our look and our rename.
+            if not final.is_dir():
+                raise
 
 
 def _remove_stale(final: Path) -> None:
@@ -98,17 +108,35 @@ def _remove_stale(final: Path) -> None:
                 remove(left)
 
 
-def _write(gguf: Path, folder: Path) -> None:
-    tokenizer = _read_tokenizer(gguf)
-    model = _read_model(gguf)
+def _alone(gguf: Path, folder: Path) -> Path:
+    """The file in a folder of its own: files that lie beside a GGUF would pass for parts of its model."""
+    folder.mkdir()
+    link = folder / "model.gguf"
+    try:
+        link.symlink_to(gguf.resolve())
+    except OSError:
+        # Windows lets few users make links.
+        shutil.copyfile(gguf, link)
+    return link
+
+
+def _read(source: Path, gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of the GGUF; whatever the reading raises becomes an error that names the file."""
+    try:
+        with quiet():
+            tokenizer = _read_tokenizer(source)
+            model = _read_model(source)
+    except Exception as error:
+        raise ModelError(
+            f"{gguf} can't be read as a model: {type(error).__name__}: {error}. Check that the file is "
+            "whole, and that transformers reads GGUF files of its kind; else name a folder of safetensors."
+        ) from error
     model.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=_end_ids(tokenizer),
         pad_token_id=tokenizer.pad_token_id,
     )
-    with quiet():
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    return model, tokenizer
 
 
 def _end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -117,29 +145,34 @@ def _end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return sorted({vocabulary[token] for token in (*END_TOKENS, tokenizer.eos_token) if token in vocabulary})
 
 
-def _read_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
+def _read_tokenizer(source: Path) -> PreTrainedTokenizerBase:
     """The GGUF's tokenizer, padding with its end token if it names no other."""
-    with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(gguf.parent), gguf_file=gguf.name, trust_remote_code=False
-        )
-    if isinstance(tokenizer.chat_template, str):
-        # Some GGUFs carry a space before the template, which would start every prompt.
-        tokenizer.chat_template = tokenizer.chat_template.strip()
+    tokenizer = AutoTokenizer.from_pretrained(
+        str(source.parent), gguf_file=source.name, trust_remote_code=False
+    )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if isinstance(tokenizer, PreTrainedTokenizerFast) and _splitting(source) in SINGLE_DIGITS:
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
     return tokenizer
 
 
-def _read_model(gguf: Path) -> PreTrainedModel:
+def _splitting(source: Path) -> str:
+    """How the GGUF says that text is split before it is encoded; empty where it doesn't."""
+    field = GGUFReader(source).get_field("tokenizer.ggml.pre")
+    return str(field.contents()) if field is not None else ""
+
+
+def _read_model(source: Path) -> PreTrainedModel:
     """The GGUF's weights as float32 in a model that knows nothing of GGUF.
 
     What transformers makes of a GGUF counts as quantized, and refuses to be saved.
     """
-    with quiet():
-        loaded = AutoModelForCausalLM.from_pretrained(
-            str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
-        )
+    loaded = AutoModelForCausalLM.from_pretrained(
+        str(source.parent), gguf_file=source.name, dtype=torch.float32, trust_remote_code=False
+    )
     config = loaded.config
     if hasattr(config, "quantization_config"):
         delattr(config, "quantization_config")

@@ -3,14 +3,16 @@
 Weights are safetensors only, and no code that comes with a model is ever run.
 """
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from muster.converted import converted
@@ -53,12 +55,9 @@ def resolve(path: str, say: Say = _silent) -> str:
 def load_tokenizer(path: str, say: Say = _silent) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to `model.path`; a fast one."""
     place = resolve(path, say)
-    try:
+    with _loading("tokenizer", path, place):
         _refuse_code(place)
-        with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
-        raise _unloadable("tokenizer", path, place, error) from error
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise ModelError(
             f"the tokenizer of model.path {path!r} is {type(tokenizer).__name__}, which is not a fast one. "
@@ -70,12 +69,10 @@ def load_tokenizer(path: str, say: Say = _silent) -> PreTrainedTokenizerBase:
 def load_model(path: str, *, dtype: torch.dtype, say: Say = _silent) -> PreTrainedModel:
     """The causal language model of `model.path`, whole, on the CPU, in evaluation mode."""
     place = resolve(path, say)
-    try:
+    with _loading("model", path, place):
         _refuse_code(place)
-        with quiet():
-            model, info = _load_whole(place, dtype)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        raise _unloadable("model", path, place, error) from error
+        _refuse_pickles(place)
+        model, info = _load_whole(place, dtype)
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
             f"the weights of model.path {path!r} lack {len(missing)} tensors of {type(model).__name__}, "
@@ -106,13 +103,34 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuses a folder whose weights would have to be unpickled, or that holds none."""
-    if any(folder.glob("*.safetensors")) or not (folder / "config.json").exists():
+    """Refuses a folder that is no model, where it can be told what it is instead."""
+    if (folder / "config.json").is_file():
         return
-    if pickles := sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")]):
+    if (folder / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"model.path {str(folder)!r} holds an adapter. Name it as model.adapter, and as model.path the "
+            "model that it was trained on."
+        )
+    if files := sorted(folder.glob("*.gguf")):
+        raise ConfigError(
+            f"model.path {str(folder)!r} holds GGUF files. Name one, such as {str(files[0])!r}."
+        )
+    raise ConfigError(
+        f"model.path {str(folder)!r} is a folder without config.json, so it holds no model. "
+        "Name a folder that save_pretrained wrote."
+    )
+
+
+def _refuse_pickles(place: str) -> None:
+    """Refuses weights that would have to be unpickled.
+
+    Asked before transformers is: for a hub id without safetensors it would have a bot convert them.
+    """
+    if not any(_file_of(place, name) for name in (SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME)):
         raise ModelError(
-            f"model.path {str(folder)!r} has its weights in {pickles[0].name}: such files can run code when "
-            "they are opened, so only .safetensors are read. Save the model again with save_pretrained."
+            f"model {place!r} has neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}. Only "
+            "safetensors are read: opening .bin, .pt or .pth files can run code. Where you trust the model, "
+            "load it with transformers and write it with save_pretrained."
         )
 
 
@@ -154,13 +172,21 @@ def _known(path: str) -> list[str]:
     return [prefix + entry.name for entry in beside if entry.is_dir() or entry.suffix == ".gguf"] + [NAME]
 
 
-def _unloadable(what: str, path: str, place: str, error: Exception) -> ModelError:
-    """The error for a failed load, with the remedies for where the model was looked for."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if os.path.isdir(place):
-        return ModelError(f"the {what} of model.path {path!r} can't be loaded from {place}: {reason}")
-    return ModelError(
-        f"the {what} of model.path {path!r} can't be loaded: there is no such folder, and the hub gave: "
-        f"{reason}.{did_you_mean(path, _known(path))} Check the name and the network (HF_HUB_OFFLINE, "
-        f"HF_TOKEN), name a local folder, or use {NAME!r}, the embedded model."
-    )
+@contextlib.contextmanager
+def _loading(what: str, path: str, place: str) -> Iterator[None]:
+    """Runs transformers silently; what it raises becomes an error that names the path and the remedies."""
+    try:
+        with quiet():
+            yield
+    except ModelError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        failed = f"the {what} of model.path {path!r} can't be loaded"
+        if os.path.isdir(place):
+            raise ModelError(f"{failed} from {place}: {reason}") from error
+        raise ModelError(
+            f"{failed}: there is no such folder, and the hub gave: {reason} "
+            f"Check the name and the network (HF_HUB_OFFLINE, HF_TOKEN), name a local folder, or use "
+            f"{NAME!r}, the embedded model.{did_you_mean(path, _known(path))}"
+        ) from error

@@ -110,7 +110,8 @@ def test_a_run_is_shown_with_curves_samples_and_what_it_came_to(recorded: Path, 
     assert "held-out reward before (step 0): 0.05  (95 % interval -0.075 to 0.175)" in out
     assert "held-out reward after  (step 4): 0.925  (95 % interval 0.8 to 1.05)" in out
     assert "step 2: slot 1 had no signal" in out
-    assert out.count("Held out.") == 3
+    compared = out[out.index("held-out reward after") :]
+    assert compared.count("years old.") == 3, "the question is shown, not the rendered chat"
     assert f"muster generate {recorded}" in out
 
 

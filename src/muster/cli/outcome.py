@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.cli.samples import completion_text, group_table, reward_text
-from muster.cli.text import escape_text, number, shortened
+from muster.cli.samples import completion_text, group_table, question_text, reward_text
+from muster.cli.text import escape_text, number
 from muster.records import EvalReport, Group
 from muster.store import eval_steps, read_eval, read_metrics, to_json
 
@@ -62,19 +62,18 @@ def pairs(folder: Path) -> list[Pair]:
 def pairs_table(shown: list[Pair], first: int, last: int) -> Table:
     """Completions side by side, each pair under its prompt."""
     table = Table(show_lines=True, expand=True)
-    table.add_column("prompt", ratio=2, overflow="fold", style="dim")
+    table.add_column("prompt", ratio=2, overflow="fold")
     table.add_column(f"before (step {first})", ratio=3, overflow="fold")
     table.add_column(f"after (step {last})", ratio=3, overflow="fold")
     for pair in shown:
-        prompt = escape_text(shortened(pair.after.prompt_text, 300))
-        table.add_row(Text(prompt), _answer(pair.before), _answer(pair.after))
+        table.add_row(question_text(pair.after), _answer(pair.before), _answer(pair.after))
     return table
 
 
 def _answer(group: Group) -> Text:
     """The first completion with its reward."""
     rollout = group.rollouts[0]
-    return Text.assemble(reward_text(rollout), "  ", completion_text(rollout, limit=300))
+    return Text.assemble(reward_text(rollout), "\n", completion_text(rollout, limit=300))
 
 
 def next_commands(folder: Path) -> list[str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from muster.cli.text import escape_text, number, shortened
+from muster.cli.text import escape_block, escape_text, number, shortened
 from muster.records import Group, Rollout, StepReport, Trace
 
 _PROMPT_LIMIT = 300
@@ -68,12 +68,11 @@ def samples_table(seen: Sequence[Seen], title: str) -> Table:
     table.add_column("completion", ratio=3, overflow="fold")
     for one in seen:
         reference = [_reference(one.trace)] if has_reference else []
-        prompt = escape_text(shortened(one.group.prompt_text, _PROMPT_LIMIT))
         table.add_row(
             reward_text(one.rollout),
             number(one.trace.advantage if one.trace else None),
             *reference,
-            Text(prompt, style="dim"),
+            question_text(one.group),
             completion_text(one.rollout),
         )
     return table
@@ -94,8 +93,15 @@ def reward_text(rollout: Rollout) -> Text:
 
 def completion_text(rollout: Rollout, limit: int = _TEXT_LIMIT) -> Text:
     """The completion, escaped, cut in its middle where it is long; `(cut)` where it hit its limit."""
-    text = Text(escape_text(shortened(rollout.text, limit)))
+    text = Text(escape_block(shortened(rollout.text, limit)))
     return text.append(" (cut)", style="yellow") if rollout.completion.is_truncated else text
+
+
+def question_text(group: Group) -> Text:
+    """What was asked: the last message where the prompt is a chat, else the raw text."""
+    content = group.sample.messages[-1].get("content") if group.sample.messages else group.sample.text
+    asked = content if isinstance(content, str) else group.prompt_text
+    return Text(escape_block(shortened(asked, _PROMPT_LIMIT)), style="dim")
 
 
 def group_table(group: Group, traces: Sequence[Trace]) -> Table:

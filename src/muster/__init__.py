@@ -1,1 +1,58 @@
 """Muster fine-tunes language models with GRPO: it gathers groups of completions and inspects them."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.api import train as train
+    from muster.records import (
+        Completion,
+        EvalReport,
+        Group,
+        Prompt,
+        Rollout,
+        Sample,
+        Score,
+        StepReport,
+        StreamKey,
+        Trace,
+    )
+    from muster.run import Watchers as Watchers
+
+_HOMES = {
+    "train": "muster.api",
+    "Watchers": "muster.run",
+    "Completion": "muster.records",
+    "EvalReport": "muster.records",
+    "Group": "muster.records",
+    "Prompt": "muster.records",
+    "Rollout": "muster.records",
+    "Sample": "muster.records",
+    "Score": "muster.records",
+    "StepReport": "muster.records",
+    "StreamKey": "muster.records",
+    "Trace": "muster.records",
+}
+
+__all__ = [
+    "Completion",
+    "EvalReport",
+    "Group",
+    "Prompt",
+    "Rollout",
+    "Sample",
+    "Score",
+    "StepReport",
+    "StreamKey",
+    "Trace",
+    "Watchers",
+    "train",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Finds a public name where it lives, so that `import muster` doesn't wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'muster' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

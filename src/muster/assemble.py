@@ -1,6 +1,6 @@
 """From a configuration to the objects of a run; all that can be wrong without a model is found first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,10 +48,12 @@ class Materials:
     num_steps: int
 
 
-def prepare(config: Config, say: Say) -> Materials:
+def prepare(
+    config: Config, say: Say, functions: Sequence[str | Callable[..., object]] | None = None
+) -> Materials:
     """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
     recipe = build_recipe(config)
-    rewards = load_rewards(config.reward.use, config.reward.weights, config.reward.options)
+    rewards = load_rewards(functions or config.reward.use, config.reward.weights, config.reward.options)
     for line in describe(rewards):
         say(f"reward {line}")
     samples = load(config, config.data.path, config.data.split)
@@ -59,7 +61,7 @@ def prepare(config: Config, say: Say) -> Materials:
     for source, rows in ((config.data.path, samples), (config.data.eval_path or "held-out", held_out)):
         if rows:
             check_columns(rewards, rows[0].columns, source)
-    tokenizer = pretrained.load_tokenizer(config.model.path)
+    tokenizer = pretrained.load_tokenizer(config.model.path, say)
     items = encode(config, tokenizer, samples, say)
     eval_items = encode(config, tokenizer, held_out[: config.eval.prompts], say)
     num_steps = config.run.steps or data.num_steps(
@@ -124,7 +126,7 @@ def encode(
 def load_policy(config: Config, tokenizer: PreTrainedTokenizerBase, say: Say) -> Policy:
     """The model with its adapter, on the device that there is, in evaluation mode."""
     settings = config.model
-    model = pretrained.load_model(settings.path, dtype=torch.float32)
+    model = pretrained.load_model(settings.path, dtype=torch.float32, say=say)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)
     if settings.adapter is not None:

@@ -1,7 +1,8 @@
 """A configuration driven to its end: objects, loop, store, checkpoints, and the exported model."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,11 +41,18 @@ class Watchers:
     """Asked after each step; True saves a checkpoint and ends the run there."""
 
 
-def run(config: Config, *, resume: bool = False, watchers: Watchers | None = None) -> Iterator[StepReport]:
+def run(
+    config: Config,
+    *,
+    resume: bool = False,
+    watchers: Watchers | None = None,
+    rewards: Sequence[str | Callable[..., object]] | None = None,
+) -> Iterator[StepReport]:
     """Trains as configured, a report per step; the run folder holds everything when it ends.
 
     Raises before a model is loaded where configuration, data or rewards are wrong. With `resume` the
-    run goes on from its newest whole checkpoint.
+    run goes on from its newest whole checkpoint. `rewards` hands over functions in place of the names
+    that the configuration has for them.
     """
     told = watchers or Watchers()
     folder = folder_of(config)
@@ -52,8 +60,8 @@ def run(config: Config, *, resume: bool = False, watchers: Watchers | None = Non
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     told.progress("load", 0, 0)
-    materials = prepare(config, told.say)
-    with _open(folder, config, resume, found) as store:
+    materials = prepare(config, told.say, rewards)
+    with _open(folder, config, resume, found) as store, _failures_noted(store):
         policy = load_policy(config, materials.tokenizer, told.say)
         session = assemble(materials, policy, told.progress)
         if found is not None:
@@ -63,6 +71,16 @@ def run(config: Config, *, resume: bool = False, watchers: Watchers | None = Non
         yield from _drive(session, config, store, told)
         if session.state.step >= session.plan.num_steps:
             _finish(session, materials, store, told)
+
+
+@contextmanager
+def _failures_noted(store: RunStore) -> Generator[None]:
+    """Writes why a run ended early into its events, then lets the error go on."""
+    try:
+        yield
+    except Exception as error:
+        store.append_event("failure", error=type(error).__name__, text=str(error))
+        raise
 
 
 def folder_of(config: Config) -> Path:

@@ -7,12 +7,13 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from muster.converted import converted
@@ -135,8 +136,9 @@ def _refuse_pickles(place: str) -> None:
 
 
 def _refuse_code(place: str) -> None:
-    """Refuses a model that names Python code to load it with."""
-    for name in ("config.json", "tokenizer_config.json"):
+    """Refuses a model that names Python code to load it with; raises OSError where there is no model."""
+    cached_file(place, CONFIG_NAME)
+    for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
         file = _file_of(place, name)
         if file is not None and "auto_map" in _json_object(file):
             raise ModelError(
@@ -173,7 +175,7 @@ def _known(path: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _loading(what: str, path: str, place: str) -> Iterator[None]:
+def _loading(what: str, path: str, place: str) -> Generator[None]:
     """Runs transformers silently; what it raises becomes an error that names the path and the remedies."""
     try:
         with quiet():

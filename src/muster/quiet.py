@@ -2,13 +2,13 @@
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from transformers.utils import logging
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None]:
     """No progress bars and no warnings of transformers inside; its settings are as before afterwards."""
     verbosity, showed_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -86,7 +87,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_model(
-    family: str = "llama", *, dtype: torch.dtype = torch.float32, seed: int = 0, **overrides: object
+    family: str = "llama", *, dtype: torch.dtype = torch.float32, seed: int = 0, **overrides: Any
 ) -> PreTrainedModel:
     """A model of the family with random weights, in evaluation mode."""
     config_class, own = CONFIGS[family]
@@ -101,7 +102,7 @@ def tiny_model(
             "eos_token_id": 2,
             "pad_token_id": 2,
         }
-    config = config_class(vocab_size=259, **{**common, **own, **overrides})
+    config = config_class(**{"vocab_size": 259, **common, **own, **overrides})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -118,7 +119,7 @@ def tiny_policy(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     max_tokens: int = 256,
-    **overrides: object,
+    **overrides: Any,
 ) -> Policy:
     """A policy over a tiny model."""
     return Policy(
@@ -126,7 +127,7 @@ def tiny_policy(
     )
 
 
-def save_tiny_model(folder: Path, family: str = "llama", **overrides: object) -> Path:
+def save_tiny_model(folder: Path, family: str = "llama", **overrides: Any) -> Path:
     """A folder with a tiny model and its tokenizer, as a user's model would be."""
     tiny_model(family, **overrides).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
@@ -141,4 +142,4 @@ def ids_of(text: str) -> tuple[int, ...]:
 def texts(values: Iterable[tuple[int, ...]]) -> list[str]:
     """The tokens' texts."""
     tokenizer = tiny_tokenizer()
-    return [tokenizer.decode(list(ids)) for ids in values]
+    return [str(tokenizer.decode(list(ids))) for ids in values]

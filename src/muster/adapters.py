@@ -34,7 +34,7 @@ def add_lora(
         )
     config = LoraConfig(
         r=rank,
-        lora_alpha=alpha,
+        lora_alpha=alpha,  # pyright: ignore[reportArgumentType] - peft takes any number
         target_modules=list(targets),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",

@@ -16,7 +16,7 @@ K key-value heads, D head size, R rollouts in a decoding step.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -141,14 +141,14 @@ def shared_prefix_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     layout: Layout | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention output [1 or R, L, H, D], as transformers' attention interface asks for it."""
     if layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(layout, DecodeCache):
-        return _decode(query, key, value, scale, int(module.layer_idx), layout), None
+        return _decode(query, key, value, scale, cast(int, module.layer_idx), layout), None
     if isinstance(layout, PrefillLayout):
         layout.cache.store_prompts(key, value)
         layout = layout.packed
@@ -161,7 +161,12 @@ def _group_outputs(query: Tensor, key: Tensor, value: Tensor, scale: float, span
     split = span.start + span.prompt
     prompt = [x[:, :, span.start : split] for x in (query, key, value)]
     output = F.scaled_dot_product_attention(
-        *prompt, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+        prompt[0],
+        prompt[1],
+        prompt[2],
+        is_causal=True,
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
     )
     outputs = [output.transpose(1, 2)]
     if split < span.end:

@@ -1,7 +1,7 @@
 """Seconds by phase, and who is told how far a phase has come."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
@@ -20,7 +20,7 @@ class Clock:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> Generator[None]:
         """Counts what runs inside towards this phase."""
         self.progress(name, 0, 0)
         start = time.perf_counter()

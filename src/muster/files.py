@@ -8,7 +8,7 @@ is announced to a watcher before it is done, so that a test can fail it, or kill
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -28,7 +28,7 @@ _watchers: list[Watcher] = []
 
 
 @contextlib.contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
+def watched(watcher: Watcher) -> Generator[None]:
     """Calls `watcher` before each operation; what it raises, the operation fails with."""
     _watchers.append(watcher)
     try:

@@ -22,7 +22,7 @@ class Item(NamedTuple):
 class Detokenizer(Protocol):
     """The part of a tokenizer that turns ids into text."""
 
-    def decode(self, token_ids: list[int], /, *, skip_special_tokens: bool = False) -> str:
+    def decode(self, token_ids: list[int], /, *, skip_special_tokens: bool = False) -> str | list[str]:
         """The text of some ids."""
         ...
 
@@ -81,8 +81,8 @@ class Collector:
             sample=item.sample,
             prompt_text=item.text,
             completion=completion,
-            text=self.tokenizer.decode(ids),
-            plain_text=self.tokenizer.decode(ids, skip_special_tokens=True),
+            text=str(self.tokenizer.decode(ids)),
+            plain_text=str(self.tokenizer.decode(ids, skip_special_tokens=True)),
         )
 
 

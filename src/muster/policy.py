@@ -3,7 +3,7 @@
 Axes: B rows (one completion each), T completion positions, L positions of a sequence, E hidden size.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -52,7 +52,11 @@ class Policy:
             raise ModelError(f"{type(base).__name__} is not a transformers model; Muster can't train it.")
         self.base = base
         self.backbone: nn.Module = base.base_model
-        self.num_vocab: int = base.get_output_embeddings().weight.shape[0]
+        head = base.get_output_embeddings()
+        if head is None:
+            raise ModelError(f"{type(base).__name__} has no language-model head; Muster can't train it.")
+        self.head: nn.Module = head
+        self.num_vocab: int = head.weight.shape[0]
         supported = bool(getattr(base, "_supports_attention_backend", False))
         self.plain_because = (
             unpackable_because(base.config.get_text_config(), max_tokens, supported)
@@ -83,7 +87,7 @@ class Policy:
         return {name: param.detach().clone() for name, param in self.trainable()}
 
     @contextmanager
-    def using(self, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
+    def using(self, weights: Mapping[str, Tensor] | None) -> Generator[None]:
         """Runs the model on other trainable weights without a second model; None changes nothing.
 
         Storages are swapped, not copied, and swapped back also when the body raises, so the trained
@@ -119,7 +123,7 @@ class Policy:
     def logits(self, hidden: Float[Tensor, "*N E"]) -> Float[Tensor, "*N V"]:
         """The model's own head on hidden states, scaling and soft-capping included, in float32."""
         with self.precision():
-            logits = self.base.get_output_embeddings()(hidden)
+            logits = self.head(hidden)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return _rescale(logits, self.base.config.get_text_config())
 

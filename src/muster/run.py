@@ -134,7 +134,9 @@ def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:
         budget_tokens=session.budget.tokens,
         shares_prompts=session.policy.packs,
     )
-    shown = ", ".join(f"{name.replace('_', ' ')} {value:.1e}" for name, value in numbers.items() if value is not None)
+    shown = ", ".join(
+        f"{name.replace('_', ' ')} {value:.1e}" for name, value in numbers.items() if value is not None
+    )
     say(f"self-check: {shown}")
     say(f"update budget: {session.budget.tokens:,} tokens a micro-batch; run folder {store.folder}")
 
@@ -207,7 +209,9 @@ def _restore(session: Run, path: Path) -> None:
 def _whole(numbers: object, name: str) -> int:
     value = numbers.get(name) if isinstance(numbers, dict) else None
     if not isinstance(value, int):
-        raise CheckpointError(f"state.json of the checkpoint holds {name} = {value!r} instead of a whole number")
+        raise CheckpointError(
+            f"state.json of the checkpoint holds {name} = {value!r} instead of a whole number"
+        )
     return value
 
 

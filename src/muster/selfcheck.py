@@ -66,7 +66,9 @@ def self_check(
         padding=_largest(plain_logprobs[:1] - alone.logprobs.cpu()),
         kl_to_reference=kl,
     )
-    wrong = {name: value for name, value in check.numbers().items() if value is not None and not value <= tolerance}
+    wrong = {
+        name: value for name, value in check.numbers().items() if value is not None and not value <= tolerance
+    }
     if wrong:
         listed = ", ".join(f"{name} {value:.3g}" for name, value in wrong.items())
         raise ModelError(

@@ -15,6 +15,7 @@ Metrics = dict[str, float | None]
 
 Levels = Mapping[str, tuple[float, ...]]
 
+
 def summarize(
     groups: Sequence[Group], verdict: Verdict, results: Sequence[Updated], levels: Levels
 ) -> Metrics:

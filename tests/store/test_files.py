@@ -20,7 +20,7 @@ class FailAt:
         self.left -= 1
 
 
-def count(action) -> int:  # noqa: ANN001
+def count(action) -> int:
     """How many operations an action has."""
     seen: list[Operation] = []
     with watched(seen.append):

@@ -129,7 +129,7 @@ def test_a_step_that_fails_at_any_operation_can_be_written_again(tmp_path: Path,
         write_run(folder, reports[:4])
         left = iter(range(passes))
 
-        def fail(operation: Operation, left=left) -> None:  # noqa: ANN001
+        def fail(operation: Operation, left=left) -> None:
             if next(left, None) is None:
                 raise OSError(5, operation.kind)
 

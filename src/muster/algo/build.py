@@ -49,7 +49,7 @@ def build(name: str, choices: Mapping[str, Choice] | None = None) -> Recipe:
             raise ConfigError(f"algo.{axis} isn't a choice of a recipe.{_known(axis, AXES)}")
         function = _bind(axis, choice)
         fields[axis] = _as_gate(function) if axis == "gate" else function
-    return replace(recipe, **fields)  # pyright: ignore[reportArgumentType] - each is of its axis' type
+    return replace(recipe, **fields)
 
 
 def options(function: Callable[..., object]) -> dict[str, object]:
@@ -135,7 +135,7 @@ def _describe(annotation: object) -> str:
         parts = [part for part in get_args(annotation) if part is not types.NoneType]
         return " or ".join(_describe(part) for part in parts)
     words = {float: "a number, finite and not negative", int: "a whole number, not negative"}
-    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))  # pyright: ignore
+    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def _as_gate(make: Callable[..., object]) -> Gate:

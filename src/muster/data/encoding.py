@@ -16,8 +16,6 @@ class Tokenizer(Protocol):
     """What is used of a transformers tokenizer."""
 
     chat_template: Any
-    bos_token: Any
-    eos_token: Any
 
     def __call__(self, text: Any, *, add_special_tokens: bool) -> Any:
         """`input_ids` for a list of texts."""
@@ -88,7 +86,7 @@ def start_token(tokenizer: Tokenizer) -> str:
     """
     if _END_OF_TEXT in tokenizer.get_vocab():
         return _END_OF_TEXT
-    return str(tokenizer.bos_token or tokenizer.eos_token or "")
+    return _special(tokenizer, "bos_token") or _special(tokenizer, "eos_token")
 
 
 def _rendered(sample: Sample, tokenizer: Tokenizer, options: Mapping[str, object]) -> str:
@@ -110,10 +108,15 @@ def _rendered(sample: Sample, tokenizer: Tokenizer, options: Mapping[str, object
         raise DataError(
             f"Sample {sample.id}: the chat template failed: {type(error).__name__}: {error}"
         ) from error
-    bos = str(tokenizer.bos_token or "")
+    bos = _special(tokenizer, "bos_token")
     while bos and text.startswith(bos + bos):
         text = text.removeprefix(bos)
     return text
+
+
+def _special(tokenizer: Tokenizer, name: str) -> str:
+    """The text of one of the tokenizer's special tokens; empty where it has none of that name."""
+    return str(getattr(tokenizer, name, None) or "")
 
 
 def _token_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:

@@ -23,8 +23,12 @@ from muster.records import Completion, Prompt
 class Decodable(Protocol):
     """What the engine needs of a policy."""
 
-    tokenizer: Decodes
     backbone: nn.Module
+
+    @property
+    def tokenizer(self) -> Decodes:
+        """Finds stop strings."""
+        ...
 
     @property
     def packs(self) -> bool:

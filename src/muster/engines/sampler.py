@@ -18,7 +18,7 @@ from muster.records import Completion, StreamKey
 class Decodes(Protocol):
     """The part of a tokenizer that finds stop strings."""
 
-    def decode(self, token_ids: list[int], /) -> str:
+    def decode(self, token_ids: list[int], /) -> str | list[str]:
         """The text of some ids, special tokens included."""
         ...
 
@@ -124,7 +124,7 @@ class Rollouts:
             return True
         if not self.sampling.stop_strings:
             return False
-        tail = self.tokenizer.decode(ids[-self._tail :])
+        tail = str(self.tokenizer.decode(ids[-self._tail :]))
         return any(stop in tail for stop in self.sampling.stop_strings)
 
     def completions(self, version: int) -> list[Completion]:

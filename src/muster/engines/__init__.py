@@ -1,0 +1,1 @@
+"""What samples: one protocol, and the engine that samples on the training weights."""

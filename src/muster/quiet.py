@@ -7,7 +7,6 @@ from collections.abc import Generator
 
 from transformers.utils import logging
 
-
 # transformers loads by replacing functions of its own for a while: two threads that load at once leave
 # it, and the silence, as neither found them.
 _loading = threading.RLock()

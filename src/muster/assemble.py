@@ -14,6 +14,7 @@ from muster import data, pretrained
 from muster.adapters import add_lora, load_adapter
 from muster.algo.advantages import normalize_then_sum, sum_then_normalize
 from muster.algo.build import build
+from muster.algo.kl import k1
 from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config
@@ -88,14 +89,29 @@ def build_recipe(config: Config) -> Recipe:
         for axis in axes
         if (choice := getattr(algo, axis)) is not None
     }
-    return build(algo.recipe, choices)
+    recipe = build(algo.recipe, choices)
+    truncated = algo.truncated or recipe.truncated
+    if config.sampling.ignore_eos and truncated != "score":
+        raise ConfigError(
+            f"algo.truncated is {truncated!r} (set, or the recipe's own), but with sampling.ignore_eos every "
+            'completion reaches its limit: none would count as whole. Set algo.truncated = "score".'
+        )
+    # In the reward, k1 summed over the tokens is the unbiased estimate; k2, a recipe's default in the
+    # loss, would there charge for the square.
+    return replace(recipe, kl=k1) if algo.kl_in == "reward" and algo.kl is None else recipe
 
 
 def load(config: Config, path: str, split: str) -> list[Sample]:
     """The samples of one data set, read as the configuration's data section says."""
     data = config.data
     return load_samples(
-        path, prompt=data.prompt, system=data.system, raw=data.raw, map=data.map, subset=data.subset, split=split
+        path,
+        prompt=data.prompt,
+        system=data.system,
+        raw=data.raw,
+        map=data.map,
+        subset=data.subset,
+        split=split,
     )
 
 
@@ -128,7 +144,7 @@ def load_policy(config: Config, tokenizer: PreTrainedTokenizerBase, say: Say) ->
     settings = config.model
     model = pretrained.load_model(settings.path, dtype=torch.float32, say=say)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device)
+    torch.nn.Module.to(model, device)
     if settings.adapter is not None:
         model = load_adapter(model, Path(settings.adapter))
     elif settings.lora is not None:
@@ -152,12 +168,13 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     config, recipe = materials.config, materials.recipe
     clock = Clock(progress)
     stop_ids = pretrained.stop_ids(policy.base, policy.tokenizer)
+    pad_id = policy.tokenizer.pad_token_id
     collector = Collector(
         engine=make_engine(config, policy, lambda done, total: clock.progress("sample", done, total)),
         grader=InlineGrader(materials.rewards),
         tokenizer=policy.tokenizer,
         num_steps=materials.num_steps,
-        end_ids=stop_ids | {policy.tokenizer.pad_token_id},
+        end_ids=stop_ids | ({pad_id} if isinstance(pad_id, int) else set()),
     )
     sampling = make_sampling(config, stop_ids)
     plan = make_plan(config, recipe, materials.num_steps)
@@ -224,9 +241,7 @@ def make_evaluation(config: Config, materials: Materials, sampling: Sampling) ->
     """The held-out prompts under the training settings."""
     return Evaluation(
         items=materials.eval_items,
-        sampling=replace(
-            sampling, group_size=config.eval.group_size, max_tokens=config.eval_max_tokens
-        ),
+        sampling=replace(sampling, group_size=config.eval.group_size, max_tokens=config.eval_max_tokens),
         seed=config.run.seed,
         every=config.eval.every,
         at_start=config.eval.at_start,

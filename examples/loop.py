@@ -1,4 +1,4 @@
-"""GRPO whole, in the library's own parts: the policy that learns, an old one that samples, a frozen reference.
+"""GRPO whole, in the library's own parts: a policy, the old policy that samples, a frozen reference.
 
 python examples/loop.py [MODEL] [STEPS]
 """

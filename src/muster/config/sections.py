@@ -161,7 +161,7 @@ class AlgoConfig(Section):
     kl_coef: NotNegative = 0.0
     """Strength of the KL penalty; 0 needs no reference."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Where the KL penalty enters; in the reward it is k1 summed over a completion, unless `kl` says otherwise."""
+    """Where the KL penalty enters; in the reward it is k1 over the completion, unless `kl` says otherwise."""
     entropy_coef: float = 0.0
     """Strength of the entropy bonus; 0 is off."""
     truncated: Literal["score", "mask", "penalize"] | None = None

@@ -68,6 +68,8 @@ def _data_path(data: str | Path | Rows, runs: Path, name: str) -> str:
     try:
         lines = [json.dumps(dict(row), ensure_ascii=False, allow_nan=False) for row in data]
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"data holds a row that is not JSON: {error}. Give texts, numbers and lists.") from error
+        raise ConfigError(
+            f"data holds a row that is not JSON: {error}. Give texts, numbers and lists."
+        ) from error
     write_atomic(path, "".join(f"{line}\n" for line in lines).encode("utf-8"))
     return str(path)

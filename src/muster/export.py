@@ -62,13 +62,14 @@ def _write(model: PreTrainedModel | PeftModel, policy: Policy, staging: Path) ->
 def _merged(policy: Policy) -> PreTrainedModel:
     """A copy of the model with its adapter folded in; the policy itself keeps its bits."""
     base = policy.base
-    fresh = type(base)(base.config).to(device=policy.device)
+    fresh = type(base)(base.config)
+    nn.Module.to(fresh, policy.device)
     state = {_plain_name(name): tensor for name, tensor in base.state_dict().items() if "lora_" not in name}
     for name, module in base.named_modules():
         delta: Callable[[str], Tensor] | None = getattr(module, "get_delta_weight", None)
         if delta is not None:
             key = f"{name}.weight"
-            state[key] = state[key] + delta(policy.model.active_adapter).to(state[key].dtype)
+            state[key] = state[key] + delta(str(policy.model.active_adapter)).to(state[key].dtype)
     missing = fresh.load_state_dict(state, strict=False)
     if missing.unexpected_keys:
         raise CheckpointError(f"merging left weights without a place: {missing.unexpected_keys[:3]}")
@@ -87,7 +88,8 @@ def _read_back(policy: Policy, folder: Path, probes: Sequence[tuple[int, ...]], 
         again: nn.Module = PeftModel.from_pretrained(base, str(folder))
     else:
         again = pretrained.load_model(str(folder), dtype=torch.float32)
-    again.to(policy.device).eval()
+    nn.Module.to(again, policy.device)
+    again.eval()
     differences = []
     with torch.no_grad():
         for probe in probes:

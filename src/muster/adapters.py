@@ -8,6 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from muster.errors import ConfigError, ModelError
+from muster.quiet import quiet
 
 
 def add_lora(
@@ -41,7 +42,7 @@ def add_lora(
         fan_in_fan_out=model.config.model_type == "gpt2",
     )
     # peft draws the first matrix from the global generator.
-    with torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return _checked(get_peft_model(model, config))
 
@@ -55,7 +56,8 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
                 "Muster wrote; adapters in pickle files are refused."
             )
     # Its dropout, if it was made with any, never acts: no pass of a policy is in training mode.
-    return _checked(PeftModel.from_pretrained(model, str(folder), is_trainable=True))
+    with quiet():
+        return _checked(PeftModel.from_pretrained(model, str(folder), is_trainable=True))
 
 
 def _checked(model: "PeftModel | object") -> PeftModel:

@@ -14,6 +14,7 @@ from muster.config import Config, to_toml
 from muster.errors import CheckpointError
 from muster.files import publish_folder
 from muster.policy import Policy
+from muster.quiet import quiet
 
 TOLERANCE = 1e-3
 """Nats by which logprobs of the read-back model may differ: merging an adapter rounds."""
@@ -53,10 +54,11 @@ def export_model(
 
 
 def _write(model: PreTrainedModel | PeftModel, policy: Policy, staging: Path) -> None:
-    model.save_pretrained(str(staging), safe_serialization=True)
-    policy.tokenizer.save_pretrained(str(staging))
-    if not isinstance(model, PeftModel) and policy.base.generation_config is not None:
-        policy.base.generation_config.save_pretrained(str(staging))
+    with quiet():
+        model.save_pretrained(str(staging), safe_serialization=True)
+        policy.tokenizer.save_pretrained(str(staging))
+        if not isinstance(model, PeftModel) and policy.base.generation_config is not None:
+            policy.base.generation_config.save_pretrained(str(staging))
 
 
 def _merged(policy: Policy) -> PreTrainedModel:
@@ -85,7 +87,8 @@ def _read_back(policy: Policy, folder: Path, probes: Sequence[tuple[int, ...]], 
     """Largest difference over the probes between the policy's logprobs and those of what was written."""
     if (folder / "adapter_config.json").exists():
         base = pretrained.load_model(base_path, dtype=torch.float32)
-        again: nn.Module = PeftModel.from_pretrained(base, str(folder))
+        with quiet():
+            again: nn.Module = PeftModel.from_pretrained(base, str(folder))
     else:
         again = pretrained.load_model(str(folder), dtype=torch.float32)
     nn.Module.to(again, policy.device)

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import threading
+import warnings
 from collections.abc import Generator
 
 from transformers.utils import logging
@@ -29,7 +30,9 @@ def _silenced() -> Generator[None]:
     logging.disable_progress_bar()
     try:
         # The bar over a GGUF's tensors heeds no setting; bars take standard error as they start.
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            # What peft still asks transformers for under its old name is not the user's to mend.
+            warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
         logging.set_verbosity(verbosity)

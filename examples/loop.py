@@ -39,7 +39,7 @@ def main(path: str = "smollm2-135m-instruct", num_steps: int = 20) -> list[float
             engine.load_weights(old.items(), version=step)
         chats = [[{"role": "user", "content": question}] for question, _ in QUESTIONS]
         texts = tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
-        encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        encoded = tokenizer([str(text) for text in texts], add_special_tokens=False)["input_ids"]
         prompts = [Prompt(ids=tuple(ids), key=StreamKey(0, step, n, 0)) for n, ids in enumerate(encoded)]
         groups = engine.generate(prompts, sampling)
         answers = [answer for _, answer in QUESTIONS]
@@ -70,5 +70,7 @@ def main(path: str = "smollm2-135m-instruct", num_steps: int = 20) -> list[float
 
 
 if __name__ == "__main__":
-    for number, reward in enumerate(main(*sys.argv[1:2], *map(int, sys.argv[2:3])), start=1):
+    model = sys.argv[1] if len(sys.argv) > 1 else "smollm2-135m-instruct"
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    for number, reward in enumerate(main(model, steps), start=1):
         print(f"step {number}: reward {reward:.2f}")

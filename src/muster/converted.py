@@ -127,8 +127,10 @@ def _read(source: Path, gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenize
             tokenizer = _read_tokenizer(source)
             model = _read_model(source)
     except Exception as error:
+        # The link that was read is gone when a person reads this.
+        reason = str(error).replace(str(source), gguf.name).rstrip(".")
         raise ModelError(
-            f"{gguf} can't be read as a model: {type(error).__name__}: {error}. Check that the file is "
+            f"{gguf} can't be read as a model: {type(error).__name__}: {reason}. Check that the file is "
             "whole, and that transformers reads GGUF files of its kind; else name a folder of safetensors."
         ) from error
     model.generation_config = GenerationConfig(

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -74,6 +75,13 @@ def load_model(path: str, *, dtype: torch.dtype, say: Say = _silent) -> PreTrain
         _refuse_code(place)
         _refuse_pickles(place)
         model, info = _load_whole(place, dtype)
+    if mismatched := sorted(info["mismatched_keys"]):
+        name, stored, wanted = mismatched[0]
+        raise ModelError(
+            f"the weights of model.path {path!r} have {len(mismatched)} tensors of another shape than "
+            f"its {CONFIG_NAME} asks for, such as {name}: {list(stored)} where {list(wanted)} is due. "
+            "Check that both come from the same model."
+        )
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
             f"the weights of model.path {path!r} lack {len(missing)} tensors of {type(model).__name__}, "
@@ -87,10 +95,25 @@ def load_model(path: str, *, dtype: torch.dtype, say: Say = _silent) -> PreTrain
     return model.eval()
 
 
-def _load_whole(place: str, dtype: torch.dtype) -> tuple[PreTrainedModel, dict[str, set[str]]]:
-    """The model, and the names of the tensors that it lacked or had no use for."""
-    loaded: tuple[PreTrainedModel, dict[str, set[str]]] = AutoModelForCausalLM.from_pretrained(
-        place, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+class _LoadingInfo(TypedDict):
+    """What did not fit, by the names of the tensors."""
+
+    missing_keys: set[str]
+    unexpected_keys: set[str]
+    mismatched_keys: set[tuple[str, torch.Size, torch.Size]]
+    """Each with its shape in the file and the one that is due."""
+
+
+def _load_whole(place: str, dtype: torch.dtype) -> tuple[PreTrainedModel, _LoadingInfo]:
+    """The model, and the tensors that it lacked, had no use for, or found in another shape."""
+    loaded: tuple[PreTrainedModel, _LoadingInfo] = AutoModelForCausalLM.from_pretrained(
+        place,
+        dtype=dtype,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        # Or transformers raises without naming a tensor; the caller refuses them all.
+        ignore_mismatched_sizes=True,
     )  # pyright: ignore[reportAssignmentType]  # a pair, because of output_loading_info
     return loaded
 

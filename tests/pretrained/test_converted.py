@@ -129,8 +129,9 @@ def test_a_file_that_is_no_gguf_inside_is_named_and_leaves_nothing(gguf, tmp_pat
     gguf.write_bytes(b"GGUF but not really")
     with pytest.raises(
         ModelError, match=r"tiny\.gguf can't be read as a model.*Check that the file is whole"
-    ):
+    ) as caught:
         converted(gguf, silent)
+    assert str(tmp_path / "cache") not in str(caught.value)
     assert os.listdir(tmp_path / "cache") == []
 
 

@@ -105,6 +105,13 @@ def test_weights_that_are_missing_are_not_made_up(folder):
         load_float32(str(folder))
 
 
+def test_weights_of_another_shape_are_named_with_both_shapes(folder):
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "intermediate_size": 64}))
+    with pytest.raises(ModelError, match=r"have 6 tensors .*down_proj\.weight: \[32, 48\] where \[32, 64\]"):
+        load_float32(str(folder))
+
+
 def test_weights_without_a_place_are_counted_aloud(folder):
     weights = load_file(folder / "model.safetensors")
     save_file(

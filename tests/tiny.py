@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
     Gemma2Config,
+    Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
     GraniteConfig,
@@ -47,6 +48,9 @@ COMMON: dict[str, object] = {
     "pad_token_id": 2,
 }
 
+MIXED = ["sliding_attention", "full_attention"]
+"""A window in the first of the two layers only."""
+
 CONFIGS: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
     "llama": (LlamaConfig, {"tie_word_embeddings": True}),
     "qwen2": (Qwen2Config, {"use_sliding_window": False}),
@@ -59,11 +63,12 @@ CONFIGS: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
     # Attention through a short window, and soft-capped: neither can share prompts.
     "mistral_windowed": (MistralConfig, {"sliding_window": 16}),
     "gemma2": (Gemma2Config, {"sliding_window": 512, "query_pre_attn_scalar": 8}),
+    "gemma3": (Gemma3TextConfig, {"sliding_window": 16, "query_pre_attn_scalar": 8, "layer_types": MIXED}),
 }
 
 SHARING = ("llama", "qwen2", "qwen3", "mistral", "gemma", "granite", "cohere", "gpt2")
 """Families whose attention can share prompts."""
-PLAIN = ("mistral_windowed", "gemma2")
+PLAIN = ("mistral_windowed", "gemma2", "gemma3")
 """Families that are trained on plain padded rows."""
 
 

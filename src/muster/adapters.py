@@ -5,7 +5,9 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from muster.errors import ConfigError, ModelError
 from muster.quiet import quiet
@@ -19,19 +21,15 @@ def add_lora(
     A fresh adapter's product is zero: the policy starts as the model itself. Raises ConfigError
     where a target names no layer.
     """
-    layers = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    if missing := [target for target in targets if target not in layers]:
-        linear = sorted(
-            {
-                name.rpartition(".")[2]
-                for name, module in model.named_modules()
-                if module.__class__.__name__ in ("Linear", "Conv1D")
-                and module is not model.get_output_embeddings()
-            }
-        )
+    linear = {
+        name.rpartition(".")[2]: isinstance(module, Conv1D)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not model.get_output_embeddings()
+    }
+    if missing := [target for target in targets if target not in linear]:
         raise ConfigError(
             f"model.lora.targets names {missing}, which this {model.config.model_type} model lacks. "
-            f"Its linear layers are {linear}."
+            f"Its linear layers are {sorted(linear)}."
         )
     config = LoraConfig(
         r=rank,
@@ -39,7 +37,8 @@ def add_lora(
         target_modules=list(targets),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
-        fan_in_fan_out=model.config.model_type == "gpt2",
+        # GPT-2's Conv1D keeps its weight transposed.
+        fan_in_fan_out=any(linear[target] for target in targets),
     )
     # peft draws the first matrix from the global generator.
     with quiet(), torch.random.fork_rng(devices=[]):
@@ -56,8 +55,14 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
                 "Muster wrote; adapters in pickle files are refused."
             )
     # Its dropout, if it was made with any, never acts: no pass of a policy is in training mode.
-    with quiet():
-        return _checked(PeftModel.from_pretrained(model, str(folder), is_trainable=True))
+    try:
+        with quiet():
+            return _checked(PeftModel.from_pretrained(model, str(folder), is_trainable=True))
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"model.adapter is {str(folder)!r}, which doesn't fit this {model.config.model_type} model: "
+            f"{error}"
+        ) from error
 
 
 def _checked(model: "PeftModel | object") -> PeftModel:

@@ -106,10 +106,9 @@ class DecodeCache:
         for stored, packed in ((self.prompt_keys, keys), (self.prompt_values, values)):
             parts = packed[0].transpose(0, 1).split(list(self.prompt_lengths))
             stored.append(pad_sequence(list(parts), batch_first=True).transpose(1, 2).contiguous())
-        _, num_heads, _, size = keys.shape
-        shape = (len(self.group_of_row), num_heads, self.max_tokens, size)
-        self.own_keys.append(keys.new_empty(shape))
-        self.own_values.append(values.new_empty(shape))
+        for own, packed in ((self.own_keys, keys), (self.own_values, values)):
+            _, num_heads, _, size = packed.shape
+            own.append(packed.new_empty(len(self.group_of_row), num_heads, self.max_tokens, size))
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drops all rows but these."""
@@ -198,9 +197,10 @@ def _completion_outputs(
     output = F.scaled_dot_product_attention(
         folded, keys, values, attn_mask=mask.repeat(repeat, 1), scale=scale
     )
-    output = output.view(num_rows, num_heads, width, size).transpose(1, 2)
+    # Values may be of another size than keys (multi-head latent attention).
+    output = output.view(num_rows, num_heads, width, value.shape[-1]).transpose(1, 2)
     if len(set(lengths)) == 1:
-        return output.reshape(1, num_rows * width, num_heads, size)
+        return output.reshape(1, num_rows * width, num_heads, value.shape[-1])
     return torch.cat([row[:length] for row, length in zip(output, lengths, strict=True)])[None]
 
 
@@ -233,12 +233,13 @@ def _decode(
         repeat,
     )
     num_prompt = prompt_scores.shape[-1]
-    weights = torch.cat([prompt_scores, own_scores], dim=-1).float().softmax(dim=-1).to(value.dtype)
+    scores = torch.cat([prompt_scores, own_scores], dim=-1)
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
     from_prompt = _rows_from_slots(
         _slots_from_rows(weights[..., :num_prompt], cache) @ cache.prompt_values[layer], cache, repeat
     )
     output = from_prompt + weights[..., num_prompt:] @ own_values
-    return output.reshape(num_rows, 1, num_heads, size)
+    return output.reshape(num_rows, 1, num_heads, value.shape[-1])
 
 
 def _slots_from_rows(x: Tensor, cache: DecodeCache) -> Tensor:
@@ -263,8 +264,6 @@ def unpackable_because(config: PreTrainedConfig, max_tokens: int, supports_inter
     `max_tokens` is the longest prompt with its completion: a sliding window at least that long hides
     nothing.
     """
-    if not supports_interface:
-        return "its attention can't be replaced through transformers' attention interface"
     if getattr(config, "attn_logit_softcapping", None) is not None:
         return "it caps attention scores (attn_logit_softcapping)"
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -274,8 +273,11 @@ def unpackable_because(config: PreTrainedConfig, max_tokens: int, supports_inter
         window is None or window < max_tokens
     ):
         return f"it attends through a sliding window of {window} tokens, shorter than {max_tokens}"
-    others = kinds - {"full_attention", "sliding_attention"}
-    return f"it has layers of kind {', '.join(sorted(others))}" if others else None
+    if others := kinds - {"full_attention", "sliding_attention"}:
+        return f"it has layers of kind {', '.join(sorted(others))}"
+    if not supports_interface:
+        return "its attention can't be replaced through transformers' attention interface"
+    return None
 
 
 AttentionInterface.register(NAME, shared_prefix_attention)

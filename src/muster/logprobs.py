@@ -46,7 +46,8 @@ def token_stats(
         return _stats_of_logits(head(hidden) / temperature, targets, kept, entropy_gradient)
 
     pieces = []
-    for start in range(0, len(hidden), size):
+    # At least one chunk, though an empty one, so that rows without a token that counts stay in the graph.
+    for start in range(0, max(len(hidden), 1), size):
         part = slice(start, start + size)
         inputs = (hidden[part], targets[part], None if kept is None else kept[part])
         if torch.is_grad_enabled():
@@ -72,5 +73,6 @@ def _stats_of_logits(
 
 def pad_kept(kept: Sequence[Sequence[int]]) -> Int[Tensor, "N X"]:
     """Kept sets of different sizes as one tensor, padded with -1."""
-    width = max(len(ids) for ids in kept)
-    return torch.tensor([[*ids, *[-1] * (width - len(ids))] for ids in kept])
+    width = max((len(ids) for ids in kept), default=0)
+    rows = [[*ids, *[-1] * (width - len(ids))] for ids in kept]
+    return torch.tensor(rows, dtype=torch.long).view(len(kept), width)

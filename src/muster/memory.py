@@ -9,25 +9,45 @@ import torch
 from transformers import PreTrainedConfig
 
 CGROUP = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
 SHARE = 0.5
 """Of the memory that is free at start: the rest is for optimizer state, caches and others."""
 LARGEST_BUDGET = 16_384
 """Tokens; beyond this a larger micro-batch is no faster."""
 
 
-def available_bytes(device: torch.device) -> int:
+def available_bytes(device: torch.device, *, cgroup: Path = CGROUP, proc: Path = PROC) -> int:
     """Bytes that can still be allocated on the device, cgroup limits included."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    free = _meminfo_available()
-    for limit_file, usage_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    left = [_left_in(folder) for folder in _memory_cgroups(cgroup, proc)]
+    return min([_meminfo_available(proc), *(number for number in left if number is not None)])
+
+
+def _memory_cgroups(cgroup: Path, proc: Path) -> list[Path]:
+    """Folders of the groups that this process's memory counts in: its own and those above it."""
+    found = [cgroup, cgroup / "memory"]
+    for line in _lines(proc / "self" / "cgroup"):
+        # number:controllers:path; version 2 has one line without controllers.
+        _, controllers, path = line.split(":", 2)
+        root = cgroup / "memory" if controllers == "memory" else cgroup
+        if controllers in ("", "memory"):
+            own = root / path.strip("/")
+            found += [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
+    return list(dict.fromkeys(found))
+
+
+def _left_in(folder: Path) -> int | None:
+    """What a group's limit leaves; file pages that the kernel would give back first don't count as used."""
+    for limit_name, usage_name, cached_name in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        limit, usage = _number(CGROUP / limit_file), _number(CGROUP / usage_file)
+        limit, usage = _number(folder / limit_name), _number(folder / usage_name)
         if limit is not None and usage is not None:
-            free = min(free, max(limit - usage, 0))
-    return free
+            stats = dict(line.split(maxsplit=1) for line in _lines(folder / "memory.stat"))
+            return max(limit - max(usage - int(stats.get(cached_name, "0")), 0), 0)
+    return None
 
 
 def budget_tokens(
@@ -62,19 +82,21 @@ def activation_bytes(config: PreTrainedConfig, gradient_checkpointing: bool, ite
     return kept * itemsize
 
 
-def _meminfo_available() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+def _meminfo_available(proc: Path) -> int:
+    for line in _lines(proc / "meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
     return 4 * 2**30  # no such file on macOS: assume a small machine
 
 
 def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
+    """A file's number; None where there is no such file, or it says "max"."""
+    text = " ".join(_lines(path))
     return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    except OSError:
+        return []

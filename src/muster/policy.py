@@ -3,20 +3,30 @@
 Axes: B rows (one completion each), T completion positions, L positions of a sequence, E hidden size.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from peft import PeftModel
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from muster.attention import NAME as SHARED_PREFIX
-from muster.attention import Layout, unpackable_because
+from muster.attention import (
+    DecodeCache,
+    GroupSpan,
+    Layout,
+    PackedLayout,
+    PrefillLayout,
+    unpackable_because,
+)
 from muster.batch import Batch, pack, pad
-from muster.errors import ModelError
+from muster.errors import ConfigError, ModelError
 from muster.logprobs import pad_kept, token_stats
 
 Weights = dict[str, Tensor]
@@ -53,20 +63,16 @@ class Policy:
         self.base = base
         self.backbone: nn.Module = base.base_model
         head = base.get_output_embeddings()
-        if head is None:
-            raise ModelError(f"{type(base).__name__} has no language-model head; Muster can't train it.")
+        if head is None or self.backbone is base:
+            raise ModelError(
+                f"{type(base).__name__} is not a language-model head on top of a model of its own, "
+                "so hidden states and logits can't be computed apart; Muster can't train it."
+            )
         self.head: nn.Module = head
         self.num_vocab: int = head.weight.shape[0]
-        supported = bool(getattr(base, "_supports_attention_backend", False))
-        self.plain_because = (
-            unpackable_because(base.config.get_text_config(), max_tokens, supported)
-            if pack_prefixes
-            else "packing is switched off"
-        )
-        """Why prompts aren't shared within a group; None where they are."""
-        if self.plain_because is None:
-            base.set_attn_implementation(SHARED_PREFIX)
         model.eval()
+        self.plain_because = _share_prompts(base, max_tokens) if pack_prefixes else "packing is switched off"
+        """Why prompts aren't shared within a group; None where they are."""
 
     @property
     def packs(self) -> bool:
@@ -97,6 +103,12 @@ class Policy:
         if weights is not None and weights.keys() != current.keys():
             odd = sorted(weights.keys() ^ current.keys())[:3]
             raise ModelError(f"weights and model differ in their trainable parameters, for example {odd}")
+        for name, tensor in (weights or {}).items():
+            if tensor.shape != current[name].shape:
+                raise ModelError(
+                    f"{name} is of shape {tuple(tensor.shape)} in the weights, and of "
+                    f"{tuple(current[name].shape)} in the model"
+                )
         try:
             for name, param in self.trainable():
                 param.data = current[name] if weights is None else weights[name]
@@ -109,16 +121,8 @@ class Policy:
         self, ids: Int[Tensor, "R L"], positions: Int[Tensor, "R L"], layout: Layout
     ) -> Float[Tensor, "R L E"]:
         """Final hidden states under a shared-prefix layout."""
-        # A 4-D mask passes through transformers untouched, so no square mask is built.
-        placeholder = torch.empty(1, 1, 1, 1, device=ids.device)
         with self.precision():
-            return self.backbone(
-                input_ids=ids,
-                position_ids=positions,
-                attention_mask=placeholder,
-                layout=layout,
-                use_cache=False,
-            ).last_hidden_state
+            return _shared_hidden(self.backbone, ids, positions, layout)
 
     def logits(self, hidden: Float[Tensor, "*N E"]) -> Float[Tensor, "*N V"]:
         """The model's own head on hidden states, scaling and soft-capping included, in float32."""
@@ -177,6 +181,34 @@ class Policy:
         return torch.autocast(self.device.type, dtype=self.autocast)
 
 
+def _share_prompts(base: PreTrainedModel, max_tokens: int) -> str | None:
+    """Makes the model's attention share prompts, or returns why it can't."""
+    config = base.config.get_text_config()
+    # What SDPA can't compute (attention sinks, say), shared-prefix attention can't either.
+    supported = all(getattr(base, f"_supports_{what}", False) for what in ("attention_backend", "sdpa"))
+    if reason := unpackable_because(config, max_tokens, supported):
+        return reason
+    base.set_attn_implementation(SHARED_PREFIX)
+    # Some families promise to use the interface and don't, or use it twice in a layer: count.
+    cache = DecodeCache([1], 1, torch.zeros(1, dtype=torch.long, device=base.device))
+    ids = torch.zeros(1, 1, dtype=torch.long, device=base.device)
+    with torch.no_grad():
+        _shared_hidden(base.base_model, ids, ids, PrefillLayout(PackedLayout((GroupSpan(0, 1, ()),)), cache))
+    uses, layers = len(cache.prompt_keys), int(config.num_hidden_layers)
+    if uses == layers:
+        return None
+    base.set_attn_implementation("sdpa")
+    return f"its {layers} layers use transformers' attention interface {uses} times instead of once each"
+
+
+def _shared_hidden(backbone: nn.Module, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+    # A 4-D mask passes through transformers untouched, so no square mask is built.
+    placeholder = torch.empty(1, 1, 1, 1, device=ids.device)
+    return backbone(
+        input_ids=ids, position_ids=positions, attention_mask=placeholder, layout=layout, use_cache=False
+    ).last_hidden_state
+
+
 def _spread(values: Tensor, mask: Tensor) -> Tensor:
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
@@ -196,10 +228,21 @@ def _rescale(logits: Tensor, config: object) -> Tensor:
 def enable_gradient_checkpointing(policy: Policy) -> None:
     """Recomputes each layer's activations in the backward pass: less memory, about a fifth slower.
 
-    transformers checkpoints a layer only in training mode; only the layers' own flag is set, so that
-    dropout inside them stays off.
+    transformers' own checkpointing needs layers in training mode, which would switch on the dropout
+    that some families apply in a layer itself; so the layers' forwards are wrapped here instead.
     """
-    policy.base.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
-    for module in policy.base.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True
+    layers = [module for module in policy.base.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            f"model.gradient_checkpointing is on, but {type(policy.base).__name__} has no layers that "
+            "transformers can checkpoint. Switch it off; run.budget_tokens bounds memory too."
+        )
+    for layer in layers:
+        layer.forward = partial(_recomputed, layer.forward)
+
+
+def _recomputed(forward: Callable[..., object], *args: object, **kwargs: object) -> object:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    replay = partial(forward, **kwargs)
+    return checkpoint(replay, *args, use_reentrant=False, preserve_rng_state=False)

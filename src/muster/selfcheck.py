@@ -12,7 +12,16 @@ from muster.gather import Item
 from muster.policy import Policy, Weights
 from muster.records import Prompt, StreamKey
 
-NUM_PROMPTS, NUM_COMPLETIONS, NUM_TOKENS = 2, 2, 12
+NUM_COMPLETIONS, NUM_TOKENS = 2, 12
+
+SUSPECTS = {
+    "packed_against_plain": "its attention does something that shared prompts don't reproduce",
+    "sampler_against_trainer": "the engine's weights, settings or cache are not the trainer's",
+    "head_against_model": "it does something to its logits that Muster doesn't know",
+    "padding": "its logprobs depend on padding",
+    "kl_to_reference": "the reference is not the policy at start",
+}
+"""What a difference points at, by the name of its number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +52,15 @@ def self_check(
     sampling: Sampling,
     reference: Weights | None,
     tolerance: float,
+    sampled_by: Weights | None = None,
 ) -> SelfCheck:
     """Samples a few short completions and compares every path that must agree.
 
-    Raises ModelError with the numbers where a difference is above the tolerance.
+    `sampled_by` names the weights that the engine holds where it lags behind the policy. Raises
+    ModelError with the numbers where a difference is above the tolerance.
     """
     batch = _sample(engine, items, sampling)
-    with torch.no_grad():
+    with torch.no_grad(), policy.using(sampled_by):
         scores = policy.score(batch, temperature=sampling.temperature)
         plain = policy.score(batch, temperature=sampling.temperature, plain=True)
         alone = policy.score(batch.select([0]), temperature=sampling.temperature, plain=True)
@@ -70,11 +81,10 @@ def self_check(
         name: value for name, value in check.numbers().items() if value is not None and not value <= tolerance
     }
     if wrong:
-        listed = ", ".join(f"{name} {value:.3g}" for name, value in wrong.items())
+        listed = "; ".join(f"{name} is {value:.3g}: {SUSPECTS[name]}" for name, value in wrong.items())
         raise ModelError(
-            f"the start-up check found differences above {tolerance}: {listed}. The model's "
-            f"{policy.base.config.model_type} code computes something here that Muster doesn't reproduce; "
-            "training on it would be wrong."
+            f"the start-up check found differences above {tolerance} on this "
+            f"{policy.base.config.model_type} model, and training on them would be wrong. {listed}."
         )
     return check
 

@@ -9,7 +9,7 @@ Axes: R rows (one rollout each), L positions, V vocabulary.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from muster.attention import DecodeCache, GroupSpan, Layout, PackedLayout, PrefillLayout
 from muster.engines.base import Sampling
 from muster.engines.sampler import Decodes, Rollouts
+from muster.errors import EngineError
 from muster.records import Completion, Prompt
 
 
+@runtime_checkable
 class Decodable(Protocol):
     """What the engine needs of a policy."""
 
@@ -212,5 +214,10 @@ class PlainDecoder:
             cache=self._cache,
             use_cache=True,
         )
-        self._cache = output.cache
+        self._cache = getattr(output, "cache", None)
+        if self._cache is None:
+            raise EngineError(
+                f"{type(self.policy.backbone).__name__} keeps no cache of keys and values, so the local "
+                "engine can't sample from it. Train another model, or sample with another engine."
+            )
         return output.last_hidden_state

@@ -4,7 +4,7 @@ Axes: R rows (one rollout each), V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,9 +12,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from muster.engines.base import Sampling
+from muster.errors import EngineError
 from muster.records import Completion, StreamKey
 
 
+@runtime_checkable
 class Decodes(Protocol):
     """The part of a tokenizer that finds stop strings."""
 
@@ -36,9 +38,12 @@ def uniforms(key: StreamKey, index: int, count: int) -> np.ndarray:
     """The first `count` draws of a rollout's own stream, in [0, 1).
 
     The stream is named by prompt key and index in the group, so a rollout doesn't depend on what
-    else is in the batch.
+    else is in the batch. Each part of the name counts with its lowest 64 bits.
     """
-    words = [part % 2**32 for part in (*key, index)]
+    parts = (*key, index)
+    words = [part % 2**32 for part in parts]
+    if any(high := [(part >> 32) % 2**32 for part in parts]):
+        words += high
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words))).random(count)
 
 
@@ -48,6 +53,11 @@ def draw(logits: Float[Tensor, "R V"], uniform: Float[Tensor, " R"], sampling: S
     The sum runs in float64: in float32 a token rarer than 1e-7 could never be drawn. Temperature 0
     takes the likeliest token, whose logprob is then 0.
     """
+    if not logits.amax(dim=1).isfinite().all():
+        raise EngineError(
+            "the model's logits are NaN or infinite, so no token can be drawn. Its weights are broken, or "
+            'they overflow in bfloat16: set model.dtype = "float32".'
+        )
     if sampling.temperature == 0:
         ids = logits.argmax(dim=1)
         return Draw(ids, torch.zeros(len(ids), device=logits.device), None)
@@ -95,9 +105,9 @@ class Rollouts:
         self.running = list(range(len(keys)))
         """Rollouts of the rows still in the batch, in row order."""
         self._uniforms = np.stack([uniforms(key, index, sampling.max_tokens) for key, index in keys])
-        # A stop string of n characters ends within the last n tokens, plus what its tokens carry
-        # in front of it; a few more cover characters split over several tokens.
-        self._tail = max((len(stop) for stop in sampling.stop_strings), default=0) + 8
+        # A token holds at least one byte, so a stop string of n bytes lies within the last n tokens;
+        # a few more keep the tokens that a tokenizer treats apart, those at the start, off it.
+        self._tail = max((len(stop.encode()) for stop in sampling.stop_strings), default=0) + 8
 
     def step(self, logits: Float[Tensor, "R V"]) -> tuple[Int[Tensor, " R"], list[int]]:
         """Draws a token for every running row: the ids, and the rows that go on after it."""

@@ -77,6 +77,11 @@ class LocalEngine:
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         """`group_size` completions for each prompt; equal prompts, keys and weights give equal tokens."""
+        if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
+            raise EngineError(
+                f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
+                "prompts with the model's first special token."
+            )
         jobs = [(number, index) for number in range(len(prompts)) for index in range(sampling.group_size)]
         completions: list[Completion] = []
         with torch.no_grad(), self.policy.using(self._weights):

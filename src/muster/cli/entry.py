@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 
 from muster.cli.config import config
 from muster.cli.evaluate import evaluate
+from muster.cli.export import export
 from muster.cli.flags import gather_overrides
 from muster.cli.generate import generate
 from muster.cli.init import init
@@ -31,6 +32,7 @@ VERBS = {
     "train": train,
     "eval": evaluate,
     "generate": generate,
+    "export": export,
     "show": show,
     "config": config,
     "init": init,
@@ -46,7 +48,6 @@ Start with `muster init my-run`, then `muster train my-run/run.toml`.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a verb; returns the exit code."""
     _keep_printable()
-    _wait_politely()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _app()(gather_overrides(given), exit_on_error=False, print_error=False) or FINE
@@ -89,16 +90,6 @@ def _complain(message: str, code: int) -> int:
     """Says what is wrong on stderr."""
     print(f"muster: {escape_block(message)}", file=sys.stderr)
     return code
-
-
-def _wait_politely() -> None:
-    """Has torch's threads sleep after a short spin where they wait for each other.
-
-    By default they spin for milliseconds. Beside any other busy process, that stretched one decoding
-    step of a 135M model on two cores from 0.11 to over 1 s; sleeping early costs nothing measurable on
-    an idle machine. Read by GNU OpenMP when torch loads, so it comes first; the caller's own setting wins.
-    """
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def _keep_printable() -> None:

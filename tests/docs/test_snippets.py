@@ -160,6 +160,8 @@ def made_small(words: list[str], tiny_folder: Path) -> list[str]:
     if verb == "generate" and "--max-tokens" not in words:
         return [*words, "--max-tokens", "8"]
     small = SMALL.get(verb, {})
+    if any(word.startswith("examples/") for word in words):
+        small = {"sampling.prompts_per_step": 1, "eval.at_start": "false", **small}
     if verb == "train" and not any(word.startswith("--model.path") for word in words):
         small = {"model.path": str(tiny_folder), **small}
     flags = [

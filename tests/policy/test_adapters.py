@@ -25,6 +25,11 @@ def _logprobs(policy):
         return policy.score(make_batch(BATCH), temperature=1.0).logprobs
 
 
+def _assert_same(ours, theirs):
+    """Up to the last bits, which may depend on where in memory a matrix lies."""
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
 def _step(policy):
     """Moves the adapter well away from its start."""
     optimizer = SGD([param for _, param in policy.trainable()], lr=0.1)
@@ -42,7 +47,7 @@ def test_a_fresh_adapter_is_the_model_itself_and_learns(family, targets):
     bare = Policy(tiny_model(family), tiny_tokenizer(), max_tokens=256)
     policy = _adapted(family, targets)
     assert policy.packs
-    assert torch.equal(_logprobs(policy), _logprobs(bare))
+    _assert_same(_logprobs(policy), _logprobs(bare))
     names = [name for name, _ in policy.trainable()]
     assert names
     assert all("lora_" in name for name in names)
@@ -69,7 +74,7 @@ def test_the_reference_of_a_fresh_adapter_is_the_model_without_it():
     start = _logprobs(policy)
     _step(policy)
     with policy.using(reference):
-        assert torch.equal(_logprobs(policy), start)
+        _assert_same(_logprobs(policy), start)
     assert not torch.equal(_logprobs(policy), start)
 
 
@@ -79,12 +84,12 @@ def test_the_reference_of_a_trained_adapter_is_the_policy_at_start(tmp_path):
     _step(trained)
     trained.model.save_pretrained(str(tmp_path))
     policy = Policy(load_adapter(tiny_model(), tmp_path), tiny_tokenizer(), max_tokens=256)
-    assert torch.equal(_logprobs(policy), _logprobs(trained))
+    _assert_same(_logprobs(policy), _logprobs(trained))
 
     reference = policy.snapshot()
     with policy.using(reference):
         kl = (_logprobs(policy) - _logprobs(trained)).abs().max()
-    assert float(kl) == 0
+    assert float(kl) < 1e-6
     assert [name for name, _ in policy.trainable()] == [name for name, _ in trained.trainable()]
     assert isinstance(policy.model, PeftModel)
     with policy.model.disable_adapter():
@@ -101,7 +106,7 @@ def test_an_adapter_trained_with_dropout_goes_on_without(tmp_path):
     config = tmp_path / "adapter_config.json"
     config.write_text(config.read_text().replace('"lora_dropout": 0.0', '"lora_dropout": 0.5'))
     policy = Policy(load_adapter(tiny_model(), tmp_path), tiny_tokenizer(), max_tokens=256)
-    assert torch.equal(_logprobs(policy), _logprobs(trained))
+    _assert_same(_logprobs(policy), _logprobs(trained))
 
 
 @pytest.mark.parametrize("target", ["query", "self_attn", "norm", "", "lm_head"])

@@ -283,11 +283,11 @@ def test_other_weights_are_used_inside_and_gone_outside():
         with policy.using(other.snapshot()):
             torch.testing.assert_close(policy.score(batch, temperature=1.0).logprobs, foreign)
             with policy.using(before):
-                assert torch.equal(policy.score(batch, temperature=1.0).logprobs, own)
+                torch.testing.assert_close(policy.score(batch, temperature=1.0).logprobs, own)
             torch.testing.assert_close(policy.score(batch, temperature=1.0).logprobs, foreign)
-        assert torch.equal(policy.score(batch, temperature=1.0).logprobs, own)
+        torch.testing.assert_close(policy.score(batch, temperature=1.0).logprobs, own)
         with policy.using(None):
-            assert torch.equal(policy.score(batch, temperature=1.0).logprobs, own)
+            torch.testing.assert_close(policy.score(batch, temperature=1.0).logprobs, own)
 
 
 def test_weights_come_back_to_the_bit_when_the_body_raises():

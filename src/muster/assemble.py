@@ -17,7 +17,7 @@ from muster.algo.build import build
 from muster.algo.kl import k1
 from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
-from muster.config import Config
+from muster.config import Config, ModelConfig
 from muster.data import encode_prompts, load_samples, prompt_order
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
@@ -139,9 +139,8 @@ def encode(
     return tuple(Item(prompt.sample, prompt.ids, prompt.text) for prompt in encoded.prompts)
 
 
-def load_policy(config: Config, tokenizer: PreTrainedTokenizerBase, say: Say) -> Policy:
+def load_policy(settings: ModelConfig, tokenizer: PreTrainedTokenizerBase, *, seed: int, say: Say) -> Policy:
     """The model with its adapter, on the device that there is, in evaluation mode."""
-    settings = config.model
     model = pretrained.load_model(settings.path, dtype=torch.float32, say=say)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.nn.Module.to(model, device)
@@ -149,7 +148,7 @@ def load_policy(config: Config, tokenizer: PreTrainedTokenizerBase, say: Say) ->
         model = load_adapter(model, Path(settings.adapter))
     elif settings.lora is not None:
         lora = settings.lora
-        model = add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.run.seed)
+        model = add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=seed)
     policy = Policy(
         model,
         tokenizer,
@@ -167,22 +166,13 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     """The run at its start: step 0, a fresh optimizer, the reference taken from the policy as it is."""
     config, recipe = materials.config, materials.recipe
     clock = Clock(progress)
-    stop_ids = pretrained.stop_ids(policy.base, policy.tokenizer)
-    pad_id = policy.tokenizer.pad_token_id
-    collector = Collector(
-        engine=make_engine(config, policy, lambda done, total: clock.progress("sample", done, total)),
-        grader=InlineGrader(materials.rewards),
-        tokenizer=policy.tokenizer,
-        num_steps=materials.num_steps,
-        end_ids=stop_ids | ({pad_id} if isinstance(pad_id, int) else set()),
-    )
-    sampling = make_sampling(config, stop_ids)
+    sampling = make_sampling(config, policy)
     plan = make_plan(config, recipe, materials.num_steps)
     kl_in_loss = config.algo.kl_coef if config.algo.kl_in == "loss" else 0.0
     return Run(
         policy=policy,
         optimizer=make_optimizer(policy, config),
-        collector=collector,
+        collector=make_collector(config, policy, materials.rewards, materials.num_steps, clock),
         items=materials.items,
         order=partial(
             _draw, num_samples=len(materials.items), seed=config.run.seed, shuffle=config.data.shuffle
@@ -200,7 +190,9 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         budget=Budget(tokens=config.run.budget_tokens or _fitting_budget(config, policy)),
         reference=policy.snapshot() if config.algo.kl_coef else None,
         levels={reward.name: reward.levels for reward in materials.rewards if reward.levels},
-        evaluation=make_evaluation(config, materials, sampling) if materials.eval_items else None,
+        evaluation=make_evaluation(config, materials.eval_items, sampling, materials.num_steps)
+        if materials.eval_items
+        else None,
         clock=clock,
     )
 
@@ -221,7 +213,27 @@ def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], N
     return LocalEngine(policy, max_rows=max_rows, progress=progress)
 
 
-def make_sampling(config: Config, stop_ids: frozenset[int]) -> Sampling:
+def make_collector(
+    config: Config, policy: Policy, rewards: Sequence[Reward], num_steps: int, clock: Clock
+) -> Collector:
+    """What turns prompts into graded groups, with the engine that the configuration names."""
+    return Collector(
+        engine=make_engine(config, policy, lambda done, total: clock.progress("sample", done, total)),
+        grader=InlineGrader(rewards),
+        tokenizer=policy.tokenizer,
+        num_steps=num_steps,
+        end_ids=end_ids(policy),
+    )
+
+
+def end_ids(policy: Policy) -> frozenset[int]:
+    """What is cut from the end of the text that rewards and people see: stop and padding ids."""
+    pad_id = policy.tokenizer.pad_token_id
+    stops = pretrained.stop_ids(policy.base, policy.tokenizer)
+    return stops | {pad_id} if isinstance(pad_id, int) else stops
+
+
+def make_sampling(config: Config, policy: Policy) -> Sampling:
     """Every sampling field set by us; a model's own generation defaults never win."""
     chosen = config.sampling
     return Sampling(
@@ -231,21 +243,21 @@ def make_sampling(config: Config, stop_ids: frozenset[int]) -> Sampling:
         top_k=chosen.top_k,
         top_p=chosen.top_p,
         min_p=chosen.min_p,
-        stop_ids=stop_ids,
+        stop_ids=pretrained.stop_ids(policy.base, policy.tokenizer),
         stop_strings=chosen.stop,
         ignore_eos=chosen.ignore_eos,
     )
 
 
-def make_evaluation(config: Config, materials: Materials, sampling: Sampling) -> Evaluation:
+def make_evaluation(config: Config, items: Sequence[Item], sampling: Sampling, num_steps: int) -> Evaluation:
     """The held-out prompts under the training settings."""
     return Evaluation(
-        items=materials.eval_items,
+        items=items,
         sampling=replace(sampling, group_size=config.eval.group_size, max_tokens=config.eval_max_tokens),
         seed=config.run.seed,
         every=config.eval.every,
         at_start=config.eval.at_start,
-        num_steps=materials.num_steps,
+        num_steps=num_steps,
     )
 
 

@@ -36,7 +36,9 @@ class Evaluation:
         inner = Clock(lambda phase, done, total: clock.progress("eval", done, total))
         with clock.phase("eval"):
             groups = collector.collect(self.items, keys, self.sampling, inner)
-        return EvalReport(step=step, groups=tuple(groups), metrics=metrics_of(groups))
+        noted = collector.take_noted()
+        metrics = noted.beside(metrics_of(groups), prefix="eval_")
+        return EvalReport(step=step, groups=tuple(groups), metrics=metrics, extras=noted.extras)
 
 
 def metrics_of(groups: Sequence[Group]) -> dict[str, float | None]:

@@ -1,12 +1,13 @@
 """The trained model on disk: an adapter folder or full weights, read back and compared before it counts."""
 
+import copy
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from muster import pretrained
@@ -38,7 +39,7 @@ def export_model(
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
-        model = _merged(policy) if merge and isinstance(policy.model, PeftModel) else policy.model
+        model = _merged(policy.model) if merge and isinstance(policy.model, PeftModel) else policy.model
         _write(model, policy, staging)
         (staging / "README.md").write_text(card, encoding="utf-8")
         difference = _read_back(policy, staging, probes, base_path)
@@ -61,26 +62,16 @@ def _write(model: PreTrainedModel | PeftModel, policy: Policy, staging: Path) ->
             policy.base.generation_config.save_pretrained(str(staging))
 
 
-def _merged(policy: Policy) -> PreTrainedModel:
-    """A copy of the model with its adapter folded in; the policy itself keeps its bits."""
-    base = policy.base
-    fresh = type(base)(base.config)
-    nn.Module.to(fresh, policy.device)
-    state = {_plain_name(name): tensor for name, tensor in base.state_dict().items() if "lora_" not in name}
-    for name, module in base.named_modules():
-        delta: Callable[[str], Tensor] | None = getattr(module, "get_delta_weight", None)
-        if delta is not None:
-            key = f"{name}.weight"
-            state[key] = state[key] + delta(str(policy.model.active_adapter)).to(state[key].dtype)
-    missing = fresh.load_state_dict(state, strict=False)
-    if missing.unexpected_keys:
-        raise CheckpointError(f"merging left weights without a place: {missing.unexpected_keys[:3]}")
-    fresh.generation_config = base.generation_config
-    return fresh.eval()
-
-
-def _plain_name(name: str) -> str:
-    return name.replace(".base_layer.", ".")
+def _merged(adapted: PeftModel) -> PreTrainedModel:
+    """A copy of the model with its adapter folded in; the model itself keeps its bits."""
+    try:
+        merged = copy.deepcopy(adapted).merge_and_unload(safe_merge=True)
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointError(f"the adapter can't be merged into its model: {error}") from error
+    left = [name for name, _ in merged.named_parameters() if "lora_" in name or ".base_layer." in name]
+    if not isinstance(merged, PreTrainedModel) or left:
+        raise CheckpointError(f"merging left parts of the adapter behind: {left[:3]}. Export the adapter.")
+    return merged.eval()
 
 
 def _read_back(policy: Policy, folder: Path, probes: Sequence[tuple[int, ...]], base_path: str) -> float:
@@ -93,7 +84,7 @@ def _read_back(policy: Policy, folder: Path, probes: Sequence[tuple[int, ...]], 
         again = pretrained.load_model(str(folder), dtype=torch.float32)
     nn.Module.to(again, policy.device)
     again.eval()
-    differences = []
+    differences = [torch.zeros(())]
     with torch.no_grad():
         for probe in probes:
             ids = torch.tensor([probe], device=policy.device)
@@ -101,8 +92,8 @@ def _read_back(policy: Policy, folder: Path, probes: Sequence[tuple[int, ...]], 
                 model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
                 for model in (policy.model, again)
             )
-            differences.append(float((ours - theirs).abs().max()))
-    return max(differences, default=0.0)
+            differences.append((ours - theirs).abs().max().cpu())
+    return float(torch.stack(differences).max())  # NaN where one of them is
 
 
 def model_card(config: Config, metrics: Sequence[Mapping[str, object]]) -> str:

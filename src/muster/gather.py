@@ -1,12 +1,22 @@
 """Prompts to groups: sample, decode, grade."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from muster.clock import Clock
 from muster.engines.base import Engine, Sampling
-from muster.records import Completion, GradingRequest, Group, Prompt, Rollout, Sample, Score, StreamKey
+from muster.records import (
+    Completion,
+    Extras,
+    GradingRequest,
+    Group,
+    Prompt,
+    Rollout,
+    Sample,
+    Score,
+    StreamKey,
+)
 from muster.rewards import Grader
 from muster.stats import mean_of
 
@@ -17,6 +27,23 @@ class Item(NamedTuple):
     sample: Sample
     ids: tuple[int, ...]
     text: str
+
+
+class Noted(NamedTuple):
+    """What rewards noted on the side."""
+
+    metrics: dict[str, float | None]
+    """The mean of each number, by name."""
+    extras: Extras
+
+    def beside(self, metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, float | None]:
+        """The metrics and the noted ones; under a name that is taken already, as `logged/NAME`."""
+        taken = {"step", *metrics}
+        noted = {f"{prefix}{name}": value for name, value in self.metrics.items()}
+        return {
+            **metrics,
+            **{f"logged/{name}" if name in taken else name: value for name, value in noted.items()},
+        }
 
 
 class Detokenizer(Protocol):
@@ -69,14 +96,14 @@ class Collector:
             for item, prompt, members in zip(items, prompts, completions, strict=True)
         ]
 
-    def logged_metrics(self) -> dict[str, float | None]:
-        """The mean of each number that rewards noted on the side since the last call."""
-        return {name: mean_of(values) for name, values in self.grader.take_logged().metrics.items()}
+    def take_noted(self) -> Noted:
+        """What rewards noted on the side since the last call."""
+        logged = self.grader.take_logged()
+        means = {name: mean_of(values) for name, values in logged.metrics.items()}
+        return Noted(means, dict(logged.extras))
 
     def _request(self, item: Item, completion: Completion) -> GradingRequest:
-        ids = list(completion.ids)
-        while ids and ids[-1] in self.end_ids:
-            ids.pop()
+        ids = without_end(completion.ids, self.end_ids)
         return GradingRequest(
             sample=item.sample,
             prompt_text=item.text,
@@ -84,6 +111,14 @@ class Collector:
             text=str(self.tokenizer.decode(ids)),
             plain_text=str(self.tokenizer.decode(ids, skip_special_tokens=True)),
         )
+
+
+def without_end(ids: Sequence[int], end_ids: Collection[int]) -> list[int]:
+    """The ids up to the stop and padding ids at their end."""
+    kept = list(ids)
+    while kept and kept[-1] in end_ids:
+        kept.pop()
+    return kept
 
 
 def _rollout(request: GradingRequest, score: Score) -> Rollout:

@@ -45,16 +45,20 @@ class Judge:
     """Completion limit and zone of DAPO's soft penalty, in tokens; None without it."""
 
     def __call__(self, groups: Sequence[Group], kl_penalty: Float[Tensor, "P G"] | None = None) -> Verdict:
-        """The advantages of the groups' rollouts; `kl_penalty` is subtracted from their rewards."""
+        """The advantages of the groups' rollouts; `kl_penalty` is subtracted from their rewards.
+
+        Penalties are a reward of their own of weight 1: one more term of the sum.
+        """
         parts = self._parts(groups)
         has_number = ~parts.isnan().all(dim=0)
-        weights = [self.weights[name] for name in self.weights]
+        factors = [weight for weight in self.weights.values() if weight]
         extra = self._penalties(groups, kl_penalty)
         if extra is not None:
             parts = torch.cat([parts, extra.masked_fill(~has_number, math.nan)[None]])
-            weights.append(1.0)
-        advantages = self.combine(parts, torch.tensor(weights, dtype=parts.dtype), self.advantage)
-        total = (parts * torch.tensor(weights, dtype=parts.dtype)[:, None, None]).nansum(dim=0)
+            factors.append(1.0)
+        weights = torch.tensor(factors, dtype=parts.dtype)
+        advantages = self.combine(parts, weights, self.advantage)
+        total = (parts * weights[:, None, None]).nansum(dim=0)
         counts = has_number
         if self.mask_truncated:
             counts = counts & ~_table(groups, lambda rollout: rollout.completion.is_truncated, False).bool()
@@ -66,7 +70,10 @@ class Judge:
         )
 
     def _parts(self, groups: Sequence[Group]) -> Float[Tensor, "K P G"]:
-        """Each reward's numbers; a rollout of which any reward failed has none."""
+        """Each reward's numbers; a rollout of which any reward failed has none.
+
+        A reward of weight 0 is for the logs: alone it doesn't make a number of an abstention.
+        """
 
         def number(name: str) -> Tensor:
             return _table(
@@ -77,7 +84,7 @@ class Judge:
                 math.nan,
             )
 
-        return torch.stack([number(name) for name in self.weights])
+        return torch.stack([number(name) for name, weight in self.weights.items() if weight])
 
     def _penalties(self, groups: Sequence[Group], kl_penalty: Tensor | None) -> Tensor | None:
         extra = None if kl_penalty is None else -kl_penalty.double()

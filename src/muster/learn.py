@@ -26,9 +26,10 @@ class Lessons:
         self.verdict = verdict
         here = present(groups)
         teaches = verdict.signal[:, None] | bool(run.objective.kl_coef or run.objective.entropy_coef)
-        self.counts = verdict.counts[here]
+        # A completion without tokens has nothing to learn, and no place in the divisors.
+        self.counts = verdict.counts[here] & (batch.lengths > 0)
         """[rollouts] in the loss, or in its totals."""
-        self.rows = (verdict.counts & teaches)[here].nonzero()[:, 0].tolist()
+        self.rows = (self.counts & teaches.expand_as(here)[here]).nonzero()[:, 0].tolist()
         """Rollouts that are sent through the update: the rest has no gradient."""
         advantages = verdict.advantages[here].to(batch.advantages.dtype)
         self.batch = replace(batch, advantages=advantages).select(self.rows)
@@ -47,7 +48,7 @@ class Lessons:
             _probe(self.run, self.groups)
             return
         self.batch = add_reference(self.run, self.batch)
-        if num_updates > 1 or state.old is not None:
+        if num_updates > 1 or not state.is_on_policy:
             with self.run.clock.phase("old"), self.run.policy.using(state.old):
                 old = score_in_parts(
                     self.run.policy, self.batch, self.run.objective.temperature, self.run.budget
@@ -76,6 +77,10 @@ class Lessons:
         lengths = [len(rollout.completion.ids) for group in self.groups for rollout in group.rollouts]
         idle = [rollout for rollout in members if rollout not in row_of]
         batch = self.batch.select(rows)
+        if state.is_on_policy:
+            # These very weights sampled, so the ratio is 1 to the last bit: another forward pass,
+            # whose micro-batches are cut otherwise, would not be.
+            batch = replace(batch, old_logprobs=None)
         totals = count_totals(batch, len(idle), sum(lengths[r] for r in idle), run.sampling.max_tokens)
         self.last_rate = run.rate(state.updates)
         for settings in run.optimizer.param_groups:
@@ -93,7 +98,8 @@ class Lessons:
         if not self.results:
             _check_sampler(run, done.stats["sampling/sampling_logp_difference/mean"].value)
         self.results.append(done)
-        self.logprobs[rows], self.entropy[rows] = done.scores.logprobs, done.scores.entropy
+        self.logprobs[rows] = done.scores.logprobs.to(self.logprobs.dtype)
+        self.entropy[rows] = done.scores.entropy.to(self.entropy.dtype)
         self._count_skips(done)
 
     def _count_skips(self, done: Updated) -> None:
@@ -136,10 +142,11 @@ class Lessons:
     def _token_traces(self, row: int | None, length: int) -> dict[str, tuple[float, ...]]:
         if row is None:
             return {}
+        logprobs = self.logprobs if self.results else None
         computed = {
-            "old_logprobs": self.batch.old_logprobs,
+            "old_logprobs": logprobs if self.batch.old_logprobs is None else self.batch.old_logprobs,
             "ref_logprobs": self.batch.ref_logprobs,
-            "logprobs": self.logprobs if self.results else None,
+            "logprobs": logprobs,
             "entropy": self.entropy if self.results else None,
         }
         return {

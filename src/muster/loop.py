@@ -14,7 +14,7 @@ from muster.learn import Lessons, add_reference, present
 from muster.records import EvalReport, Group, StepReport, StreamKey, Trace
 from muster.rewards import refuse_failures
 from muster.runstate import Run
-from muster.summary import summarize
+from muster.summary import count_tokens, summarize
 
 
 def train(run: Run) -> Iterator[StepReport]:
@@ -47,19 +47,24 @@ def take_step(run: Run) -> StepReport:
     _sync(run, step)
     run.state.step = step
     metrics = summarize(sampled, verdict, lessons.results, run.levels)
-    metrics |= run.collector.logged_metrics()
-    metrics["epoch"] = run.state.drawn / len(run.items)
-    metrics["learning_rate"] = lessons.last_rate
+    run.state.num_tokens += count_tokens(sampled)
+    metrics |= {
+        "num_tokens": run.state.num_tokens,
+        "epoch": run.state.drawn / len(run.items),
+        "learning_rate": lessons.last_rate,
+    }
+    noted = run.collector.take_noted()
     report = evaluate_if_due(run)
-    metrics.update(report.metrics if report else {})
+    held_out = report.metrics if report else {}
     return StepReport(
         step=step,
         groups=(*groups, *replaced),
         traces=(*lessons.traces(), *_idle_traces(replaced)),
-        metrics=metrics,
+        metrics=noted.beside({**metrics, **held_out}),
         timings=run.clock.take(),
         warnings=(*warnings, *lessons.warnings),
         eval=report,
+        extras=noted.extras,
     )
 
 

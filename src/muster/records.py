@@ -6,7 +6,7 @@ A type per stage means that "not graded yet" can't be represented. Groups have i
 matched by text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -101,7 +101,7 @@ class Score:
     """A number, an abstention (`value` None, no failures), or a failure."""
 
     value: float | None
-    """The weighted sum of the parts that gave a number; None if none did, or if any failed."""
+    """The weighted sum of the parts that gave a number; None if none of weight did, or if any failed."""
     parts: Mapping[str, float | None] = field(default_factory=dict)
     """What each reward gave, unweighted, by name; None where it abstained or failed."""
     failures: Mapping[str, str] = field(default_factory=dict)
@@ -161,6 +161,10 @@ class Trace:
     """Of the policy's next-token distribution, in nats, from the same forward."""
 
 
+Extras = Mapping[str, Sequence[object]]
+"""Values that rewards noted beside the score (TRL's `log_extra`), by column."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalReport:
     """Held-out results at one step."""
@@ -169,6 +173,8 @@ class EvalReport:
     groups: tuple[Group, ...]
     metrics: Mapping[str, float | None]
     """`eval_reward` and its interval, pass@k, lengths."""
+    extras: Extras = field(default_factory=dict)
+    """What rewards noted about the held-out completions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,3 +193,5 @@ class StepReport:
     warnings: tuple[str, ...] = ()
     """What a person should read: a skipped update, a resampling bound reached."""
     eval: EvalReport | None = None
+    extras: Extras = field(default_factory=dict)
+    """What rewards noted about the completions that were sampled."""

@@ -25,6 +25,9 @@ TOLERANCE = 1e-3
 TOLERANCE_LOW_PRECISION = 0.25
 """The same where the model computes in bfloat16."""
 
+COUNTERS = ("step", "updates", "drawn", "num_tokens", "version", "old_version", "skipped_in_a_row")
+"""Numbers of a run's state that a checkpoint holds."""
+
 
 def _unsaid(text: str) -> None:
     """What nobody listens to."""
@@ -47,7 +50,7 @@ def run(
     resume: bool = False,
     watchers: Watchers | None = None,
     rewards: Sequence[str | Callable[..., object]] | None = None,
-) -> Iterator[StepReport]:
+) -> Generator[StepReport]:
     """Trains as configured, a report per step; the run folder holds everything when it ends.
 
     Raises before a model is loaded where configuration, data or rewards are wrong. With `resume` the
@@ -62,7 +65,7 @@ def run(
     told.progress("load", 0, 0)
     materials = prepare(config, told.say, rewards)
     with _open(folder, config, resume, found) as store, _failures_noted(store):
-        policy = load_policy(config, materials.tokenizer, told.say)
+        policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
         session = assemble(materials, policy, told.progress)
         if found is not None:
             _restore(session, found)
@@ -126,6 +129,7 @@ def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:
         sampling=session.sampling,
         reference=session.reference if session.state.step == 0 else None,
         tolerance=TOLERANCE_LOW_PRECISION if is_low else TOLERANCE,
+        sampled_by=session.state.old,
     ).numbers()
     store.append_event(
         "start",
@@ -155,7 +159,8 @@ def _drive(session: Run, config: Config, store: RunStore, told: Watchers) -> Ite
         yield report
         if stops:
             store.append_event("stopped", step=step)
-            told.say(f"stopped after step {step}; the checkpoint is whole. Go on with --resume.")
+            saved = "the checkpoint is whole. Go on with --resume." if step else "nothing was trained yet."
+            told.say(f"stopped after step {step}; {saved}")
             return
 
 
@@ -171,12 +176,7 @@ def save(session: Run, folder: Path, keep: int) -> Path:
             optimizer=checkpoint.optimizer_tensors(session.optimizer, names),
             old=state.old,
             state={
-                "step": state.step,
-                "updates": state.updates,
-                "drawn": state.drawn,
-                "version": state.version,
-                "old_version": state.old_version,
-                "skipped_in_a_row": state.skipped_in_a_row,
+                **{name: getattr(state, name) for name in COUNTERS},
                 "budget_tokens": session.budget.tokens,
                 "threads": torch.get_num_threads(),
             },
@@ -188,19 +188,14 @@ def save(session: Run, folder: Path, keep: int) -> Path:
 def _restore(session: Run, path: Path) -> None:
     """Puts weights, optimizer, sampler and counters back as they were after the checkpoint's step."""
     saved = checkpoint.load(path, session.policy.device)
-    params = dict(session.policy.trainable())
-    if params.keys() != saved.weights.keys():
-        odd = sorted(params.keys() ^ saved.weights.keys())[:3]
-        raise CheckpointError(f"{path} and the model differ in their trainable parameters, for example {odd}")
-    with torch.no_grad():
-        for name, param in params.items():
-            param.copy_(saved.weights[name])
+    checkpoint.put_weights(dict(session.policy.trainable()), saved.weights, path)
     checkpoint.load_optimizer(session.optimizer, optimizer_order(session.policy), saved.optimizer)
     state, numbers = session.state, saved.state
-    counters = ("step", "updates", "drawn", "version", "old_version", "skipped_in_a_row")
-    for name in counters:
+    for name in COUNTERS:
         setattr(state, name, _whole(numbers, name))
     session.budget.tokens = _whole(numbers, "budget_tokens")
+    # Sums are cut by threads: with another number of them the last bits would differ.
+    torch.set_num_threads(_whole(numbers, "threads"))
     state.old = dict(saved.old) if saved.old is not None else None
     weights = state.old.items() if state.old is not None else session.policy.trainable()
     session.collector.engine.load_weights(weights, state.old_version)

@@ -44,6 +44,8 @@ class State:
     """Positions in the learning-rate schedule that have passed, skipped updates included."""
     drawn: int = 0
     """Prompts drawn so far, replaced ones included."""
+    num_tokens: int = 0
+    """Tokens sampled so far, each completion with its prompt."""
     version: int = 0
     """Counts changes of the policy's weights."""
     skipped_in_a_row: int = 0
@@ -51,6 +53,11 @@ class State:
     """The weights that sample, where they lag behind."""
     old_version: int = 0
     """Version of the weights that sample."""
+
+    @property
+    def is_on_policy(self) -> bool:
+        """The weights that sample are those being trained."""
+        return self.version == self.old_version
 
 
 @dataclass(kw_only=True)

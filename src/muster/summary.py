@@ -43,8 +43,14 @@ def completion_metrics(groups: Sequence[Group]) -> Metrics:
         "completions/max_terminated_length": _of(max, ended),
         "completions/clipped_ratio": _mean([float(c.is_truncated) for c in completions]),
         "completions/num_distinct": len({completion.ids for completion in completions}),
-        "num_tokens": sum(lengths) + sum(len(g.prompt.ids) * len(g.rollouts) for g in groups),
     }
+
+
+def count_tokens(groups: Sequence[Group]) -> int:
+    """Tokens of the completions, each with its prompt."""
+    return sum(
+        len(group.prompt.ids) + len(rollout.completion.ids) for group in groups for rollout in group.rollouts
+    )
 
 
 def reward_metrics(groups: Sequence[Group], levels: Levels) -> Metrics:
@@ -84,8 +90,9 @@ def _update_metrics(results: Sequence[Updated]) -> Metrics:
     for result in results:
         stats = sums.merge(stats, result.stats)
     return {
-        "loss": _finite(_mean([result.loss for result in results])),
-        "grad_norm": _finite(_mean([result.grad_norm for result in results])),
+        # A skipped update would hide the others' numbers behind its NaN.
+        "loss": _mean([result.loss for result in results if math.isfinite(result.loss)]),
+        "grad_norm": _mean([result.grad_norm for result in results if math.isfinite(result.grad_norm)]),
         "updates": sum(result.stepped for result in results),
         "updates/skipped": sum(not result.stepped for result in results),
         **{name: _finite(value) for name, value in sums.values(stats).items()},

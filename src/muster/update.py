@@ -6,9 +6,9 @@ the whole update before the first backward.
 Axes: B rows (one completion each), T completion positions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,8 @@ from muster.algo.tokens import Tokens, Totals
 from muster.batch import Batch, micro_batches
 from muster.clock import Clock
 from muster.policy import Policy, Scores
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +58,29 @@ class Budget:
 
 def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Budget) -> Scores:
     """Logprobs and entropies of all rows, without gradient, a micro-batch at a time."""
-    with torch.no_grad():
-        parts = [
-            policy.score(batch.select(rows), temperature=temperature)
-            for rows in micro_batches(batch, budget.tokens, policy.packs)
-        ]
+
+    def score() -> list[Scores]:
+        with torch.no_grad():
+            return [
+                policy.score(batch.select(rows), temperature=temperature)
+                for rows in micro_batches(batch, budget.tokens, policy.packs)
+            ]
+
+    parts = _within_memory(score, budget)
     return Scores(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
+
+
+def _within_memory(work: Callable[[], Result], budget: Budget) -> Result:
+    """What the work gives; while the device runs out of memory, the budget is halved and it starts again."""
+    while True:
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            if budget.tokens <= 1:
+                raise
+            budget.tokens //= 2
+        # Outside the handler, whose traceback would keep the tensors of the failed attempt alive.
+        torch.cuda.empty_cache()
 
 
 def update(
@@ -80,17 +99,12 @@ def update(
     Running out of memory on a device zeroes the gradients, halves the budget and does the update
     again: the result is the same.
     """
-    while True:
-        try:
-            optimizer.zero_grad(set_to_none=True)
-            total, stats, scores = _accumulate(policy, batch, totals, objective, budget, clock)
-            break
-        except torch.cuda.OutOfMemoryError:
-            if budget.tokens <= 1:
-                raise
-            optimizer.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
-            budget.tokens //= 2
+
+    def accumulate() -> tuple[float, dict[str, sums.Metric], Scores]:
+        optimizer.zero_grad(set_to_none=True)
+        return _accumulate(policy, batch, totals, objective, budget, clock)
+
+    total, stats, scores = _within_memory(accumulate, budget)
     with clock.phase("optimizer"):
         params = [param for _, param in policy.trainable()]
         norm = float(torch.nn.utils.clip_grad_norm_(params, max_grad_norm))

@@ -43,7 +43,7 @@ def evaluate(
     config = config_of_run(run, settings) if run else config_of_model(target, settings)
     from muster.cli.outcome import print_evaluation
     from muster.run import Watchers
-    from muster.run import evaluate as measure
+    from muster.using import evaluate as measure
 
     watchers = Watchers(say=lambda text: print(text, file=sys.stderr))
     report = measure(config, model_path=Path(model_of(target)) if run else None, watchers=watchers)

@@ -47,7 +47,7 @@ def generate(
     turns = Turns(system) if chat else None
     model = model_of(target)
 
-    from muster.run import generate as sample
+    from muster.using import generate as sample
 
     answers = sample(
         model,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -33,6 +33,7 @@ class Sampling:
     """Sample exactly `max_tokens` tokens: no stop is looked for."""
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Samples completions; holds the weights of one version at a time."""
 

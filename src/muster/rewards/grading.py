@@ -88,6 +88,10 @@ def _score(rewards: Sequence[Reward], given: Mapping[str, Verdict]) -> Score:
     """The weighted sum of the rewards that gave a number, and what each of them said."""
     failures = {name: verdict.reason for name, verdict in given.items() if isinstance(verdict, Failure)}
     parts = {name: None if isinstance(verdict, Failure) else verdict for name, verdict in given.items()}
-    terms = [reward.weight * part for reward in rewards if (part := parts[reward.name]) is not None]
+    terms = [
+        reward.weight * part
+        for reward in rewards
+        if reward.weight and (part := parts[reward.name]) is not None
+    ]
     value = fsum(terms) if terms and not failures else None
     return Score(value=value, parts=parts, failures=failures)

@@ -97,6 +97,8 @@ def _checked_weights(weights: Sequence[float] | None, count: int) -> list[float]
         )
     if bad := [weight for weight in weights if not isfinite(weight)]:
         raise ConfigError(f"reward.weights holds {bad[0]}; finite numbers are expected.")
+    if weights and not any(weights):
+        raise ConfigError("reward.weights are all 0: such rewards are for the logs only. Give one a weight.")
     return [float(weight) for weight in weights]
 
 

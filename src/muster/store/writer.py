@@ -75,6 +75,8 @@ class RunStore:
             write_atomic(eval_file(self.folder, report.step), to_parquet(report.eval.groups))
         for text in report.warnings:
             self.append_event("warning", step=report.step, text=text)
+        if extras := extras_of(report):
+            self.append_event("extras", step=report.step, columns=extras)
         self._append(TIMINGS, timings_line(report))
         self._append(INDEX, index_line(report))
         held_out = report.eval.metrics if report.eval else {}
@@ -123,6 +125,12 @@ def _keep_lines(path: Path, step: int | None) -> None:
     data = b"".join(raw + b"\n" for raw in kept)
     if path.exists() and path.read_bytes() != data:
         write_atomic(path, data)
+
+
+def extras_of(report: StepReport) -> dict[str, Sequence[object]]:
+    """What rewards noted in the step, by column; those of held-out completions as `eval_*`."""
+    held_out = report.eval.extras if report.eval else {}
+    return {**report.extras, **{f"eval_{column}": values for column, values in held_out.items()}}
 
 
 def timings_line(report: StepReport) -> dict[str, object]:

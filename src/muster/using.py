@@ -1,0 +1,234 @@
+"""A trained model put to use: measured on held-out data, asked for completions, exported.
+
+What is used may be a run's folder, its `final` model, one of its checkpoints, an adapter, or any model.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from muster import assemble, checkpoint, pretrained
+from muster.clock import Clock
+from muster.config import Config, ModelConfig, load
+from muster.data import encode_prompts
+from muster.engines.base import Sampling
+from muster.engines.local import LocalEngine
+from muster.errors import CheckpointError, ConfigError
+from muster.export import export_model, model_card
+from muster.gather import without_end
+from muster.policy import Policy
+from muster.records import EvalReport, Message, Prompt, Sample, StreamKey
+from muster.rewards import check_columns, load_rewards
+from muster.run import Watchers
+from muster.store import read_metrics
+
+PROBE = "Muster gathers a group of answers to one question and makes the better ones more likely."
+"""A text on which an export is compared with what it was made from."""
+
+
+class Place(NamedTuple):
+    """Where a policy comes from."""
+
+    model: ModelConfig
+    checkpoint: Path | None
+    """Its trained weights, where they are a checkpoint's."""
+
+
+def evaluate(
+    config: Config, *, model_path: Path | None = None, watchers: Watchers | None = None
+) -> EvalReport:
+    """Held-out results under the configuration, of another model than its own where one is named.
+
+    Without held-out data in the configuration, `data.path` is what is measured on.
+    """
+    told = watchers or Watchers()
+    if config.run.threads is not None:
+        torch.set_num_threads(config.run.threads)
+    place = locate(model_path, config) if model_path else Place(config.model, None)
+    rewards = load_rewards(config.reward.use, config.reward.weights, config.reward.options)
+    data = config.data
+    samples = assemble.load_held_out(config) or assemble.load(config, data.path, data.split)
+    check_columns(rewards, samples[0].columns, data.eval_path or data.path)
+    tokenizer = pretrained.load_tokenizer(place.model.path, told.say)
+    items = assemble.encode(config, tokenizer, samples[: config.eval.prompts], told.say)
+    policy = load_policy(place, tokenizer, seed=config.run.seed, say=told.say)
+    clock = Clock(told.progress)
+    sampling = assemble.make_sampling(config, policy)
+    return assemble.make_evaluation(config, items, sampling, num_steps=0).run(
+        int(place.checkpoint.name) if place.checkpoint else 0,
+        assemble.make_collector(config, policy, rewards, 0, clock),
+        clock,
+    )
+
+
+def generate(
+    model_path: str,
+    prompts: Iterable[str | Sequence[Message]],
+    *,
+    system: str | None = None,
+    raw: bool = False,
+    max_tokens: int = 256,
+    temperature: float = 1.0,
+    n: int = 1,
+    seed: int = 3407,
+) -> Iterator[list[str]]:
+    """`n` completions of each prompt, asked for one after the other: a text, or a conversation.
+
+    A model that a run trained is asked as it was trained: with the run's system message unless
+    another is given, its template options and its stop strings.
+    """
+    if raw and system is not None:
+        raise ConfigError("a raw prompt has no system message; leave one of the two out.")
+    run = run_around(Path(model_path))
+    config = load(run / "config.toml") if run else None
+    place = locate(Path(model_path), config)
+    tokenizer = pretrained.load_tokenizer(place.model.path)
+    policy = load_policy(place, tokenizer, seed=seed)
+    room = _room(policy, place.model)
+    if max_tokens >= room:
+        raise ConfigError(
+            f"max_tokens is {max_tokens}, but prompt and completion share {room} tokens. Ask for fewer."
+        )
+    asking = Asking(config, system, raw, room - max_tokens)
+    sampling = Sampling(
+        group_size=n,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        stop_ids=pretrained.stop_ids(policy.base, tokenizer),
+        stop_strings=config.sampling.stop if config else (),
+    )
+    engine, ends = LocalEngine(policy), assemble.end_ids(policy)
+    for number, prompt in enumerate(prompts):
+        ids = asking.ids(prompt, str(number), tokenizer)
+        [completions] = engine.generate([Prompt(ids=ids, key=StreamKey(seed, 0, number, 0))], sampling)
+        yield [str(tokenizer.decode(without_end(completion.ids, ends))) for completion in completions]
+
+
+def export(config: Config, source: Path, target: Path, *, merge: bool) -> float:
+    """Writes what `source` holds to a folder of its own, read back and compared; the largest difference.
+
+    `source` is a run's folder, or a checkpoint or `final` in it. With `merge` an adapter becomes part of
+    full weights.
+    """
+    target = target.absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} is there already and not empty. Name a folder that is new.")
+    place = locate(source, config)
+    tokenizer = pretrained.load_tokenizer(place.model.path)
+    policy = load_policy(place, tokenizer, seed=config.run.seed)
+    run = run_around(source)
+    return export_model(
+        policy,
+        target,
+        card=model_card(config, read_metrics(run) if run else []),
+        probes=[tuple(tokenizer(PROBE, add_special_tokens=False)["input_ids"])],
+        base_path=place.model.path,
+        merge=merge,
+    )
+
+
+class Asking(NamedTuple):
+    """How a prompt becomes token ids."""
+
+    config: Config | None
+    """Of the run that trained the model; None for any other."""
+    system: str | None
+    raw: bool
+    max_prompt_tokens: int
+
+    def ids(
+        self, prompt: str | Sequence[Message], name: str, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[int, ...]:
+        """The ids of a text, as the user's message or as it is, or of a conversation."""
+        data = self.config.data if self.config else None
+        kwargs: Mapping[str, object] = data.chat_template_kwargs if data else {}
+        [encoded] = encode_prompts(
+            [self._sample(prompt, name)],
+            tokenizer,
+            max_prompt_tokens=self.max_prompt_tokens,
+            chat_template_kwargs=kwargs,
+        ).prompts
+        return encoded.ids
+
+    def _sample(self, prompt: str | Sequence[Message], name: str) -> Sample:
+        if not isinstance(prompt, str):
+            return Sample(id=name, messages=tuple(prompt))
+        data = self.config.data if self.config else None
+        if self.raw or (data is not None and data.raw and self.system is None):
+            return Sample(id=name, text=prompt)
+        system = data.system if data is not None and self.system is None else self.system
+        first: tuple[Message, ...] = ({"role": "system", "content": system},) if system is not None else ()
+        return Sample(id=name, messages=(*first, {"role": "user", "content": prompt.strip()}))
+
+
+def run_around(path: Path) -> Path | None:
+    """The folder of the run that the path is, or lies in as `final` or a checkpoint; None outside a run."""
+    if not path.is_dir():
+        return None
+    folders = [path.absolute(), *path.absolute().parents[:2]]
+    return next((folder for folder in folders if (folder / "meta.json").is_file()), None)
+
+
+def locate(source: Path, config: Config | None) -> Place:
+    """What to load for a run's folder, a checkpoint, an adapter or a model; `config` is the run's."""
+    if (source / "meta.json").is_file():
+        source = _newest(source)
+    if source.is_dir() and source.parent.name == "checkpoints":
+        if config is None:
+            raise ConfigError(f"{source} is a checkpoint without its run: no meta.json is above it.")
+        if reason := checkpoint.damage(source):
+            raise CheckpointError(f"{source} is not a whole checkpoint: {reason}. Name another one.")
+        return Place(_without_checkpointing(config.model), source)
+    settings = _without_checkpointing(config.model) if config else ModelConfig(path=str(source))
+    adapter = source / "adapter_config.json"
+    if adapter.is_file() and not (source / "config.json").is_file():
+        base = config.model.path if config else _base_of(adapter)
+        return Place(_naming(settings, base, str(source)), None)
+    return Place(_naming(settings, str(source), None), None)
+
+
+def load_policy(
+    place: Place, tokenizer: PreTrainedTokenizerBase, *, seed: int, say: assemble.Say = lambda _: None
+) -> Policy:
+    """The policy of that place, on the device that there is."""
+    policy = assemble.load_policy(place.model, tokenizer, seed=seed, say=say)
+    if place.checkpoint is not None:
+        saved = checkpoint.load(place.checkpoint, policy.device)
+        checkpoint.put_weights(dict(policy.trainable()), saved.weights, place.checkpoint)
+    return policy
+
+
+def _newest(run: Path) -> Path:
+    """The newest whole checkpoint of a run or, where it has none, its `final` model."""
+    found, _ = checkpoint.find(run / "checkpoints")
+    place = found or run / "final"
+    if not place.is_dir():
+        raise ConfigError(f"{run} holds neither a whole checkpoint nor a final model yet. Wait for one.")
+    return place
+
+
+def _naming(settings: ModelConfig, path: str, adapter: str | None) -> ModelConfig:
+    return settings.model_copy(update={"path": path, "adapter": adapter, "lora": None})
+
+
+def _without_checkpointing(settings: ModelConfig) -> ModelConfig:
+    """Nothing is trained here, so nothing is worth computing again."""
+    return settings.model_copy(update={"gradient_checkpointing": False})
+
+
+def _base_of(adapter: Path) -> str:
+    try:
+        base = json.loads(adapter.read_bytes())["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{adapter} does not name the model that the adapter is for.") from error
+    return str(base)
+
+
+def _room(policy: Policy, settings: ModelConfig) -> int:
+    """Tokens that prompt and completion may have together."""
+    positions = getattr(policy.base.config.get_text_config(), "max_position_embeddings", None)
+    return min(settings.max_tokens, positions) if isinstance(positions, int) else settings.max_tokens

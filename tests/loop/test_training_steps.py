@@ -1,0 +1,473 @@
+"""Whole steps on a tiny model: what is learned, what is counted, what stops the run."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from muster.algo.gates import off_policy_sequence, top_entropy
+from muster.algo.kl import k1, k2
+from muster.algo.objectives import clip
+from muster.algo.recipes import DAPO, GRPO, RECIPES
+from muster.engines.local import LocalEngine
+from muster.errors import EngineError, RewardError, TrainingError
+from muster.loop import train
+from muster.records import Completion
+from tiny import tiny_policy
+from toy_run import always_one, held_out, low_bytes, number, toy_run
+
+
+def weights_of(run):
+    return run.policy.snapshot()
+
+
+def same(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_reward_rises_to_nearly_all_there_is():
+    run = toy_run(reward=low_bytes, lr=3e-3, sampling={"group_size": 16}, num_steps=30)
+    rewards = [number(report, "reward") for report in train(run)]
+    assert sum(rewards[:3]) / 3 < 0.7
+    assert sum(rewards[-3:]) / 3 > 0.9
+
+
+def test_a_step_without_signal_leaves_the_weights_bit_identical_and_is_counted():
+    run = toy_run(reward=always_one)
+    before = weights_of(run)
+    reports = list(train(run))
+    assert [report.step for report in reports] == [1, 2, 3]
+    assert same(before, weights_of(run))
+    assert not run.optimizer.state
+    for report in reports:
+        assert report.metrics["loss"] is None
+        assert report.metrics["grad_norm"] is None
+        assert report.metrics["updates"] == 0
+        assert report.metrics["frac_reward_zero_std"] == 1
+        assert all(trace.logprobs == () for group in report.traces for trace in group)
+    assert run.state.version == 0
+
+
+def test_the_learning_rate_moves_on_over_steps_without_signal():
+    run = toy_run(reward=always_one, minibatches=2, passes=2)
+    list(train(run))
+    assert run.state.updates == 12
+
+
+def only_at_step(step, reward):
+    def at_step(completion, completion_ids, trainer_state):
+        return reward(completion, completion_ids) if trainer_state.global_step == step else 1.0
+
+    return at_step
+
+
+def test_momentum_does_not_move_weights_on_a_step_without_signal():
+    run = toy_run(reward=only_at_step(1, low_bytes))
+    steps = train(run)
+    assert next(steps).metrics["updates"] == 1
+    after_first = weights_of(run)
+    list(steps)
+    assert same(after_first, weights_of(run))
+
+
+def test_metrics_are_finite_or_absent_and_carry_trl_names():
+    run = toy_run(objective={"kl_coef": 0.1}, num_held_out=2)
+    reports = list(train(run))
+    expected = {
+        "loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "reward", "reward_std",
+        "frac_reward_zero_std", "rewards/low_bytes/mean", "rewards/low_bytes/std", "entropy", "kl",
+        "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean",
+        "completions/mean_length", "completions/min_length", "completions/max_length",
+        "completions/clipped_ratio", "completions/mean_terminated_length",
+        "completions/min_terminated_length", "completions/max_terminated_length", "eval_reward",
+        "sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean",
+    }  # fmt: skip
+    assert expected <= reports[1].metrics.keys()
+    for report in reports:
+        json.dumps(report.metrics, allow_nan=False)
+
+
+def test_tokens_are_counted_over_the_run():
+    run = toy_run(sampling={"ignore_eos": True})
+    counts = [report.metrics["num_tokens"] for report in train(run)]
+    reports = list(train(toy_run(sampling={"ignore_eos": True})))
+    steps = [sum(4 * (len(g.prompt.ids) + 4) for g in report.groups) for report in reports]
+    assert counts == [steps[0], steps[0] + steps[1], sum(steps)]
+
+
+def test_the_logged_loss_does_not_depend_on_the_token_budget():  # B80d
+    first, second = (
+        next(train(toy_run(budget_tokens=budget, minibatches=2, recipe=DAPO))).metrics for budget in (1, 4096)
+    )
+    assert first["loss"] == pytest.approx(second["loss"], abs=1e-6)
+    assert first["grad_norm"] == pytest.approx(second["grad_norm"], rel=1e-4)
+
+
+def observed(recipe, seen):
+    """The recipe, its objective noting how far the ratio is from 1."""
+
+    def objective(tokens):
+        log_ratio = (tokens.logprobs - tokens.old_logprobs).detach()[tokens.mask]
+        if tokens.logprobs.grad_fn is not None:
+            seen.append(float(log_ratio.abs().max()))
+        return recipe.objective(tokens)
+
+    return replace(recipe, objective=objective)
+
+
+@pytest.mark.parametrize("sync_every", [1, 2])
+def test_the_ratio_is_exactly_one_at_the_first_update_only(sync_every):  # B25
+    seen = []
+    run = toy_run(
+        recipe=observed(GRPO, seen), lr=1e-2, minibatches=2, passes=2, num_steps=1, sync_every=sync_every
+    )
+    [report] = train(run)
+    # The metrics ask the objective too, for what is clipped: two calls for each update.
+    assert report.metrics["updates"] == 4
+    assert seen[0] == 0.0
+    assert all(gap > 1e-4 for gap in seen[2:])
+    assert number(report, "clip_ratio/region_mean") > 0
+
+
+def test_every_rollout_is_trained_on_once_a_pass():
+    seen = []
+
+    def objective(tokens):
+        if tokens.logprobs.grad_fn is not None and tokens.logprobs.dtype == torch.float32:
+            seen.extend(round(x, 4) for x in tokens.sampler_logprobs.sum(1).tolist())
+        return clip(tokens)
+
+    run = toy_run(
+        recipe=replace(GRPO, objective=objective), minibatches=3, passes=2, num_steps=1, budget_tokens=1
+    )
+    [report] = train(run)
+    rollouts = [sum(r.completion.sampler_logprobs) for g in report.groups for r in g.rollouts]
+    taught = [
+        value
+        for value, group in zip(rollouts, (g for g in report.groups for _ in g.rollouts), strict=True)
+        if len({r.score.value for r in group.rollouts}) > 1
+    ]
+    assert sorted(seen) == pytest.approx(sorted(taught * 2), abs=1e-3)
+
+
+def test_old_logprobs_are_those_of_the_weights_that_sampled():
+    run = toy_run(lr=1e-2, minibatches=2, sync_every=3, num_steps=4)
+    for report in train(run):
+        for group, traces in zip(report.groups, report.traces, strict=True):
+            for rollout, trace in zip(group.rollouts, traces, strict=True):
+                if trace.old_logprobs:
+                    assert trace.old_logprobs == pytest.approx(rollout.completion.sampler_logprobs, abs=1e-4)
+        versions = {r.completion.version for g in report.groups for r in g.rollouts}
+        assert len(versions) == 1
+        assert (versions == {0}) == (report.step <= 3)
+
+
+def test_the_sampler_stays_on_the_synced_copy():
+    run = toy_run(lr=1e-2, sync_every=2, num_steps=3)
+    start = weights_of(run)
+    steps = train(run)
+    next(steps)
+    assert same(run.state.old, start)
+    assert not same(weights_of(run), start)
+    next(steps)
+    assert same(run.state.old, weights_of(run))
+
+
+def test_a_skipped_update_is_counted_and_the_run_goes_on():
+    calls = 0
+
+    def sometimes_nan(tokens):
+        nonlocal calls
+        calls += 1
+        return clip(tokens) * (math.nan if calls in (3, 4) else 1.0)  # the objective and its metrics
+
+    run = toy_run(recipe=replace(GRPO, objective=sometimes_nan), num_steps=3)
+    versions = []
+    weights = []
+    reports = []
+    for report in train(run):
+        reports.append(report)
+        versions.append(run.state.version)
+        weights.append(weights_of(run))
+    assert [report.metrics["updates/skipped"] for report in reports] == [0, 1, 0]
+    assert [report.metrics["updates"] for report in reports] == [1, 0, 1]
+    assert versions == [1, 1, 2]
+    assert same(weights[0], weights[1])
+    assert not same(weights[1], weights[2])
+    assert any("skipped" in text for text in reports[1].warnings)
+    assert reports[1].metrics["loss"] is None
+    assert run.state.updates == 3
+    assert run.state.skipped_in_a_row == 0
+
+
+def test_a_skipped_update_does_not_hide_the_loss_of_the_others():  # B80a
+    calls = 0
+
+    def first_is_nan(tokens):
+        nonlocal calls
+        calls += 1
+        return clip(tokens) * (math.nan if calls <= 2 else 1.0)
+
+    run = toy_run(
+        recipe=replace(GRPO, objective=first_is_nan), num_steps=1, minibatches=2, budget_tokens=4096
+    )
+    [report] = train(run)
+    assert report.metrics["updates/skipped"] == 1
+    assert report.metrics["loss"] is not None
+    assert number(report, "grad_norm") > 0
+
+
+def test_too_many_skipped_updates_in_a_row_stop_the_run():
+    recipe = replace(GRPO, objective=lambda tokens: clip(tokens) * math.nan)
+    run = toy_run(recipe=recipe, num_steps=9, max_skipped=2)
+    before = weights_of(run)
+    steps = train(run)
+    assert [next(steps).step for _ in range(2)] == [1, 2]
+    with pytest.raises(TrainingError, match="3 updates in a row"):
+        next(steps)
+    assert same(before, weights_of(run))
+
+
+def test_groups_without_signal_are_drawn_again_and_recorded():
+    asked = []
+
+    def from_third_attempt(completion, completion_ids, sample_id):
+        asked.append(sample_id)
+        return low_bytes(completion, completion_ids) if len(asked) > 16 else 0.0
+
+    run = toy_run(reward=from_third_attempt, resample=3, num_steps=1)
+    [report] = train(run)
+    assert len(report.groups) == 6
+    assert {group.id for group in report.groups} == {f"1-{s}-{a}" for s in (0, 1) for a in (0, 1, 2)}
+    assert run.state.drawn == 6
+    assert report.metrics["epoch"] == 6 / 5
+    assert report.metrics["num_completions"] == 24
+    for group, traces in zip(report.groups, report.traces, strict=True):
+        is_last = group.prompt.key.attempt == 2
+        assert all(any(trace.mask) == is_last for trace in traces)
+        assert all(bool(trace.logprobs) == is_last for trace in traces)
+    assert report.warnings == ()
+
+
+def test_the_bound_on_resampling_is_said_and_the_step_goes_on():
+    run = toy_run(reward=always_one, resample=2, num_steps=1)
+    [report] = train(run)
+    assert run.state.drawn == 6
+    assert "2 rounds of resampling 2 of 2 groups" in report.warnings[0]
+
+
+def failing_for(share):
+    calls = 0
+
+    def sometimes(completion, completion_ids):
+        nonlocal calls
+        calls += 1
+        if calls % 8 < share * 8:
+            raise ValueError("no verdict")
+        return low_bytes(completion, completion_ids)
+
+    return sometimes
+
+
+def test_failed_rewards_below_the_share_leave_their_groups_and_the_run_goes_on():
+    reports = list(train(toy_run(reward=failing_for(0.25))))
+    assert [report.metrics["rollouts/failed"] for report in reports] == [2, 2, 2]
+    failed = [
+        trace
+        for report in reports
+        for group, traces in zip(report.groups, report.traces, strict=True)
+        for rollout, trace in zip(group.rollouts, traces, strict=True)
+        if rollout.score.is_failure
+    ]
+    assert len(failed) == 6
+    assert all(trace.reward is None and trace.advantage == 0 and not any(trace.mask) for trace in failed)
+    assert all(report.metrics["updates"] == 1 for report in reports)
+
+
+def test_failed_rewards_above_the_share_stop_the_run_before_an_update():
+    run = toy_run(reward=failing_for(0.75))
+    before = weights_of(run)
+    with pytest.raises(RewardError, match="no verdict"):
+        list(train(run))
+    assert same(before, weights_of(run))
+
+
+class Lying:
+    """An engine whose logprobs are off by some nats."""
+
+    def __init__(self, inner, offset):
+        self.inner, self.offset = inner, offset
+
+    def generate(self, prompts, sampling):
+        return [
+            [replace(c, sampler_logprobs=tuple(x + self.offset for x in c.sampler_logprobs)) for c in group]
+            for group in self.inner.generate(prompts, sampling)
+        ]
+
+    def load_weights(self, weights, version):
+        self.inner.load_weights(weights, version)
+
+    def close(self):
+        self.inner.close()
+
+
+class Stale(Lying):
+    """An engine that never takes new weights."""
+
+    def load_weights(self, weights, version):
+        if version == 0:
+            self.inner.load_weights([(name, tensor.clone()) for name, tensor in weights], version)
+
+
+@pytest.mark.parametrize("reward", [low_bytes, always_one])
+def test_a_sampler_that_is_not_the_trainers_policy_stops_the_run(reward):
+    policy = tiny_policy()
+    run = toy_run(policy, reward, engine=Lying(LocalEngine(policy), -0.5))
+    with pytest.raises(EngineError, match=r"0\.5 nats at step 1"):
+        list(train(run))
+
+
+def test_a_sampler_on_stale_weights_stops_the_run():
+    policy = tiny_policy()
+    run = toy_run(policy, engine=Stale(LocalEngine(policy), 0.0), lr=2e-2, num_steps=5)
+    with pytest.raises(EngineError, match="not synced"):
+        list(train(run))
+    assert run.state.step >= 1
+
+
+class Empty(Lying):
+    """An engine whose first completions have no tokens."""
+
+    def generate(self, prompts, sampling):
+        groups = super().generate(prompts, sampling)
+        nothing = Completion(ids=(), sampler_logprobs=(), finish_reason="stop", version=0)
+        return [[nothing, *group[1:]] for group in groups]
+
+
+def by_length(completion: str, completion_ids: list[int]) -> float:
+    return float(len(completion_ids))
+
+
+def test_a_completion_without_tokens_is_graded_and_left_out_of_the_loss():
+    policy = tiny_policy()
+    run = toy_run(policy, by_length, engine=Empty(LocalEngine(policy), 0.0), objective={"kl_coef": 0.1})
+    for report in train(run):
+        assert report.metrics["completions/min_length"] == 0
+        assert report.metrics["updates"] == 1
+        assert math.isfinite(number(report, "loss"))
+
+
+def test_evaluation_does_not_change_training_by_a_bit():  # P18
+    without, with_eval = toy_run(lr=1e-2, sync_every=2), toy_run(lr=1e-2, sync_every=2, num_held_out=3)
+    plain = list(train(without))
+    evaluated = list(train(with_eval))
+    assert evaluated[0].step == 0
+    assert evaluated[0].groups == ()
+    assert [report.eval is not None for report in evaluated] == [True] * 4
+    assert same(weights_of(without), weights_of(with_eval))
+    for first, second in zip(plain, evaluated[1:], strict=True):
+        assert first.groups == second.groups
+        assert first.traces == second.traces
+        assert first.metrics == {k: v for k, v in second.metrics.items() if not k.startswith("eval_")}
+
+
+def test_evaluation_uses_the_same_streams_every_time():
+    run = toy_run(reward=always_one, num_held_out=2, num_steps=2)
+    reports = list(train(run))
+    first = held_out(reports[0])
+    assert [held_out(report).groups for report in reports] == [first.groups] * 3
+    assert {group.prompt.key.step for group in first.groups} == {0}
+
+
+def test_evaluation_looks_at_the_newest_weights_where_the_sampler_lags():
+    run = toy_run(lr=1e-2, sync_every=3, num_held_out=2, num_steps=2)
+    versions = [held_out(report).groups[0].rollouts[0].completion.version for report in train(run)]
+    assert versions == [0, 1, 2]
+
+
+def noting(completions, log_metric, log_extra, trainer_state):
+    log_metric("mean_chars", sum(len(text) for text in completions) / len(completions))
+    log_metric("reward", 123.0)
+    log_metric("step", 999.0)
+    log_extra("parsed", [text.upper() for text in completions])
+    return [float(len(text)) for text in completions]
+
+
+def test_what_rewards_note_beside_the_score_is_reported():
+    run = toy_run(reward=noting, num_held_out=2, num_steps=2)
+    start, first, second = train(run)
+    assert "mean_chars" not in start.metrics
+    assert number(start, "eval_mean_chars") > 0
+    assert len(held_out(start).extras["parsed"]) == 4
+    for report in (first, second):
+        assert len(report.extras["parsed"]) == 8
+        texts = [r.text for g in report.groups for r in g.rollouts]
+        assert report.metrics["mean_chars"] == pytest.approx(sum(map(len, texts)) / 8)
+        assert report.metrics["logged/reward"] == 123.0
+        assert report.metrics["reward"] != 123.0
+        assert "step" not in report.metrics
+        assert len(held_out(report).extras["parsed"]) == 4
+
+
+def test_the_kl_penalty_in_the_reward_pulls_back_to_the_reference():
+    recipe = replace(GRPO, kl=k1)
+    run = toy_run(reward=low_bytes, recipe=recipe, kl_in_reward=0.5, lr=1e-2, num_steps=3)
+    for report in train(run):
+        for group, traces in zip(report.groups, report.traces, strict=True):
+            for rollout, trace in zip(group.rollouts, traces, strict=True):
+                if trace.ref_logprobs:
+                    sampled = rollout.completion.sampler_logprobs
+                    kl = sum(s - r for s, r in zip(sampled, trace.ref_logprobs, strict=True))
+                    assert rollout.score.value is not None
+                    assert trace.reward == pytest.approx(rollout.score.value - 0.5 * kl, abs=1e-4)
+    assert run.state.version == 3
+
+
+def test_a_kl_term_moves_the_weights_where_rewards_are_all_equal():
+    run = toy_run(reward=only_at_step(1, low_bytes), objective={"kl_coef": 1.0}, num_steps=2)
+    first, second = train(run)
+    assert first.metrics["kl_k3"] == 0
+    assert second.metrics["frac_reward_zero_std"] == 1
+    assert number(second, "kl_k3") > 1e-5
+    assert number(second, "grad_norm") > 1e-3
+    assert second.metrics["updates"] == 1
+
+
+def test_a_gate_that_asks_for_the_whole_update_does_not_depend_on_the_budget():
+    recipe = replace(GRPO, gate=top_entropy(share=0.25))
+    norms = [
+        next(train(toy_run(recipe=recipe, budget_tokens=budget))).metrics["grad_norm"] for budget in (1, 4096)
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+    assert norms[0] != pytest.approx(next(train(toy_run())).metrics["grad_norm"], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_takes_real_steps(name):  # B24
+    run = toy_run(recipe=RECIPES[name], minibatches=2, passes=2, objective={"kl_coef": 0.05}, num_steps=2)
+    before = weights_of(run)
+    reports = list(train(run))
+    assert all(report.metrics["updates/skipped"] == 0 for report in reports)
+    assert sum(number(report, "updates") for report in reports) > 0
+    assert not same(before, weights_of(run))
+    assert all(param.isfinite().all() for _, param in run.policy.trainable())
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        replace(GRPO, gate=off_policy_sequence(max_drift=0.0)),
+        replace(GRPO, kl=lambda new, ref, old: k2(new, ref, old, ratio="detached")),
+    ],
+)
+def test_choices_off_the_recipes_take_real_steps(recipe):
+    run = toy_run(recipe=recipe, objective={"kl_coef": 0.1, "entropy_coef": 0.01}, passes=2, sync_every=2)
+    assert [report.metrics["updates"] for report in train(run)] == [2, 2, 2]
+
+
+def test_a_run_computed_twice_is_the_same():  # P15
+    first, second = (list(train(toy_run(minibatches=2, passes=2, sync_every=2))) for _ in range(2))
+    for one, two in zip(first, second, strict=True):
+        assert (one.groups, one.traces, one.metrics) == (two.groups, two.traces, two.metrics)

@@ -60,7 +60,8 @@ def config_of_run(run: Path, settings: Mapping[str, str]) -> "Config":
 
     changed = dict(settings)
     if "data.path" in changed:
-        changed |= {"data.eval_path": changed.pop("data.path"), "data.eval_split": "null"}
+        # Without held-out data, `data.path` is what is measured on.
+        changed |= {"data.eval_path": "null", "data.eval_split": "null"}
     return load(run / "config.toml", changed)
 
 

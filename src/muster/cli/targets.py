@@ -32,13 +32,6 @@ def run_of_checkpoint(target: str) -> Path | None:
 
 
 def model_of(target: str) -> str:
-    """The model to load: of a run its `final` folder or newest checkpoint; anything else as it is."""
+    """The model to load: a run by its folder, whose newest whole weights are then taken; else as it is."""
     folder = run_folder(target)
-    if folder is None:
-        return target
-    if (folder / "final").is_dir():
-        return str(folder / "final")
-    saved = [path for path in (folder / "checkpoints").glob("*") if path.name.isdecimal()]
-    if not saved:
-        raise ConfigError(f"{folder} holds neither a final model nor a checkpoint yet. Wait for one.")
-    return str(max(saved, key=lambda path: int(path.name)))
+    return target if folder is None else str(folder)

@@ -226,7 +226,7 @@ def _rescale(logits: Tensor, config: object) -> Tensor:
 
 
 def enable_gradient_checkpointing(policy: Policy) -> None:
-    """Recomputes each layer's activations in the backward pass: less memory, about a fifth slower.
+    """Recomputes each layer's activations in the backward pass: less memory, more time.
 
     transformers' own checkpointing needs layers in training mode, which would switch on the dropout
     that some families apply in a layer itself; so the layers' forwards are wrapped here instead.

@@ -56,11 +56,11 @@ class ModelConfig(Section):
     adapter: Text | None = None
     """Folder of a trained adapter to go on from; the reference is then the adapter as it is now."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the weights. Small learning rates do not move bfloat16 weights."""
+    """Precision of the computation. The weights stay float32: small learning rates do not move bfloat16."""
     max_tokens: Annotated[int, Ge(2)] = 4096
     """Longest prompt and completion together, in tokens."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, about a third more time."""
+    """Compute activations again in the backward pass: less memory, more time."""
     lora: LoraConfig | None = None
     """A table, be it empty, trains an adapter; without it all weights are trained."""
 

@@ -8,7 +8,8 @@
 1.0  several pairs, and every value occurs in the text, in capitals or not
 
 Some ways lead to 1.0 that extract nothing: an empty string or a single letter occurs in every text,
-one fact can be given under many keys, and the whole text is a value too. `strict` closes these.
+one fact can be given under many keys, and a passage of the text is a value too. `strict` closes these,
+for passages of more than 12 words.
 """
 
 import json

@@ -81,6 +81,14 @@ def test_wrong_usage_is_said_on_stderr_with_exit_code_2(arguments: list[str], sa
     assert said in captured.err
 
 
+def test_a_folder_that_can_not_be_written_is_said_in_a_line(tmp_path: Path, capsys: Capture):
+    (tmp_path / "taken").write_text("a file", encoding="utf-8")
+    assert main(["init", str(tmp_path / "taken" / "run")]) in (1, 2)
+    said = capsys.readouterr().err
+    assert "taken" in said
+    assert "Traceback" not in said
+
+
 def test_a_newer_format_is_a_failure_not_wrong_usage(tmp_path: Path, capsys: Capture):
     (tmp_path / "meta.json").write_text('{"schema_version": 9}', encoding="utf-8")
     assert main(["show", str(tmp_path)]) == 1

@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has had enough (`muster show run | head`): nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
+    except OSError as error:
+        # A full disk, a folder that went away: the last checkpoint, if there is one, is whole.
+        return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
 
 
 def _app() -> App:

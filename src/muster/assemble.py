@@ -334,11 +334,12 @@ def make_optimizer(policy: Policy, config: Config) -> Optimizer:
 
 def _fitting_budget(config: Config, policy: Policy) -> int:
     trainable = sum(param.numel() * param.element_size() for _, param in policy.trainable())
-    copies = 3 + (config.algo.kl_coef > 0) + (config.sampling.sync_every > 1)
+    copies = 3 + (config.algo.kl_coef > 0) + 2 * (config.sampling.sync_every > 1)
     return budget_tokens(
         policy.base.config.get_text_config(),
         available_bytes(policy.device),
-        # Gradients and AdamW's two moments; the reference and the synced copy where there is one.
+        # Gradients and AdamW's two moments; the reference; where the sampler lags, its weights, which
+        # both the engine and the run's state hold.
         reserved_bytes=copies * trainable,
         gradient_checkpointing=config.model.gradient_checkpointing,
         itemsize=2 if policy.autocast is not None else 4,

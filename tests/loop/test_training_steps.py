@@ -14,9 +14,11 @@ from muster.algo.recipes import DAPO, GRPO, RECIPES
 from muster.engines.local import LocalEngine
 from muster.errors import EngineError, RewardError, TrainingError
 from muster.loop import train
-from muster.records import Completion
+from muster.records import Completion, StreamKey
 from tiny import tiny_policy
 from toy_run import always_one, held_out, low_bytes, number, toy_run
+
+KEY = StreamKey(1, 9, 0, 0)
 
 
 def weights_of(run):
@@ -173,6 +175,21 @@ def test_the_sampler_stays_on_the_synced_copy():
     assert not same(weights_of(run), start)
     next(steps)
     assert same(run.state.old, weights_of(run))
+
+
+def test_a_sampler_that_does_not_lag_costs_no_second_copy_of_the_weights():
+    policy = tiny_policy()
+    engine = LocalEngine(policy)
+    run = toy_run(policy, engine=engine, lr=1e-2)
+    versions = [report.groups[0].rollouts[0].completion.version for report in train(run)]
+    assert versions == [0, 1, 2]
+    assert run.state.old is None
+    with torch.no_grad():
+        for _, param in policy.trainable():
+            param.zero_()
+    prompts = [group.prompt for group in run.collector.collect(run.items[:1], [KEY], run.sampling, run.clock)]
+    [[first, *_]] = engine.generate(prompts, run.sampling)
+    assert first.sampler_logprobs[0] == pytest.approx(-math.log(259), abs=1e-5)
 
 
 def test_a_skipped_update_is_counted_and_the_run_goes_on():

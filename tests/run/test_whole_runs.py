@@ -347,6 +347,16 @@ def test_every_choice_of_the_configuration_takes_a_real_step(place, tmp_path, se
     assert all(tensor.isfinite().all() for tensor in saved.values())
 
 
+def test_a_kl_penalty_that_would_be_normalised_away_is_refused(place, tmp_path):
+    with pytest.raises(ConfigError, match=r"(?s)algo\.kl_in.*normalised like a reward"):
+        config_for(
+            place,
+            tmp_path,
+            algo={"kl_coef": 0.1, "kl_in": "reward"},
+            reward={"combine": "normalize_then_sum"},
+        )
+
+
 def test_an_epoch_that_does_not_divide_carries_its_remainder_over(place, tmp_path):
     config = config_for(place, tmp_path, run={"steps": 5})
     reports = list(run(config))

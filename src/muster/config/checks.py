@@ -156,6 +156,14 @@ def _algorithm(config: Config) -> Iterator[Problem]:
             "set algo.kl_coef = 0.01",
             ("algo.kl_coef",),
         )
+    if algo.kl_in == "reward" and config.reward.combine == "normalize_then_sum":
+        yield wrong(
+            "algo.kl_in",
+            algo.kl_in,
+            '"loss" where reward.combine is "normalize_then_sum": normalised like a reward, the penalty would '
+            "be as strong at every algo.kl_coef",
+            ("reward.combine",),
+        )
     if algo.overlong_zone and algo.truncated not in (None, "penalize"):
         yield wrong(
             "algo.overlong_zone",

@@ -6,7 +6,7 @@ logprobs come from the same pass, at the same temperature.
 Axes: R rows (one rollout each), L positions, V vocabulary.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Protocol, runtime_checkable
@@ -50,6 +50,10 @@ class Decodable(Protocol):
         """The head on hidden states."""
         ...
 
+    def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters that training changes, by name."""
+        ...
+
     def using(self, weights: Mapping[str, Tensor] | None) -> AbstractContextManager[None]:
         """Runs on other trainable weights."""
         ...
@@ -62,8 +66,8 @@ def _ignore(done: int, total: int) -> None:
 class LocalEngine:
     """Samples with a policy in this process, at most `max_rows` rollouts at a time.
 
-    Without `load_weights` it samples on whatever weights the policy has now. Weights that were
-    loaded are an "old policy": it samples on these until the next load.
+    Without `load_weights`, or where it was given the policy's own, it samples on whatever weights the
+    policy has now. Others that were loaded are an "old policy": it samples on these until the next load.
     """
 
     def __init__(
@@ -92,8 +96,13 @@ class LocalEngine:
         return [completions[start : start + size] for start in range(0, len(completions), size)]
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Copies the policy's trainable weights and samples with the copy from now on."""
-        self._weights = {name: tensor.detach().clone() for name, tensor in weights}
+        """Samples with a copy of these weights from now on.
+
+        The policy's own parameters are sampled on as they are: a copy would be a second model in memory.
+        """
+        given, own = dict(weights), dict(self.policy.trainable())
+        is_own = all(tensor is own.get(name) for name, tensor in given.items())
+        self._weights = None if is_own else {name: tensor.detach().clone() for name, tensor in given.items()}
         self.version = version
 
     def close(self) -> None:

@@ -160,8 +160,8 @@ def _algorithm(config: Config) -> Iterator[Problem]:
         yield wrong(
             "algo.kl_in",
             algo.kl_in,
-            '"loss" where reward.combine is "normalize_then_sum": normalised like a reward, the penalty would '
-            "be as strong at every algo.kl_coef",
+            '"loss" where reward.combine is "normalize_then_sum": normalised like a reward, the penalty '
+            "would be as strong at every algo.kl_coef",
             ("reward.combine",),
         )
     if algo.overlong_zone and algo.truncated not in (None, "penalize"):

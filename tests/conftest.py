@@ -9,6 +9,8 @@ from jaxtyping import install_import_hook
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "2"
+# Threads that wait by spinning stand still for seconds once something else wants the processor.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 # Shapes that the annotations state are checked in every call that a test makes.

@@ -6,13 +6,15 @@ earns nothing.
 """
 
 import re
-import sys
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-_BRACE = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
-_TAG = re.compile(r"</?answer>", re.IGNORECASE)
-_HASHES = re.compile(r"^[ \t]*####(?!#)[ \t]*(.*)$", re.MULTILINE)
+MAX_MARKS = 8
+"""Marks of a kind that are tried, from the last backwards: the ones before are not the answer."""
+MAX_ANSWER = 20_000
+"""Characters of a marked answer; a box that isn't closed by then is left open."""
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,20}\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TEXT_COMMAND = re.compile(r"\\(?:boxed|fbox|text|textbf|textit|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 
 
@@ -60,41 +62,54 @@ def plain(content: str) -> str:
     return _TEXT_COMMAND.sub(r"\1", inner).strip()
 
 
-def last_match(
-    pattern: re.Pattern[str], text: str, start: int = 0, end: int = sys.maxsize
-) -> re.Match[str] | None:
-    """The match that starts last, of those that follow each other; None where there is none."""
-    kept = deque(pattern.finditer(text, start, end), maxlen=1)
-    return kept[0] if kept else None
+def last_places(text: str, *needles: str) -> Iterator[int]:
+    """Where the needles start, from the last place backwards, as many as may be tried."""
+    end = len(text)
+    for _ in range(MAX_MARKS):
+        end = max(text.rfind(needle, 0, end) for needle in needles)
+        if end < 0:
+            return
+        yield end
 
 
 def _last_box(text: str) -> tuple[int, str] | None:
-    """Where the box that is closed last ends, and what is in it; braces are counted, escaped ones aren't."""
-    last: tuple[int, str] | None = None
-    opened: list[int | None] = []
-    for match in _BRACE.finditer(text):
-        if match["box"]:
-            opened.append(match.end())
-        elif match[0] == "{":
-            opened.append(None)
-        elif match[0] == "}" and opened and (start := opened.pop()) is not None:
-            last = match.start(), text[start : match.start()]
-    return last
+    """Where the box that opens last, of those that are closed, ends, and what is in it; braces count."""
+    for place in last_places(text, r"\boxed", r"\fbox"):
+        opened = _BOX.match(text, place)
+        # Behind an odd number of backslashes the last two are a line break, and what follows is text.
+        backslashes = place - len(text[:place].rstrip("\\"))
+        if opened is None or backslashes % 2:
+            continue
+        closed = _closing_brace(text, opened.end())
+        if closed is not None:
+            return closed, text[opened.end() : closed]
+    return None
+
+
+def _closing_brace(text: str, start: int) -> int | None:
+    """Where the brace that was opened before `start` is closed; an escaped brace is a character."""
+    depth = 1
+    for match in _BRACE.finditer(text, start, start + MAX_ANSWER):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return match.start()
+    return None
 
 
 def _last_tag(text: str) -> tuple[int, str] | None:
     """Where the last closed `<answer>` ends, and what is in it."""
-    opened: re.Match[str] | None = None
-    last: tuple[int, str] | None = None
-    for tag in _TAG.finditer(text):
-        if not tag[0].startswith("</"):
-            opened = tag
-        elif opened is not None:
-            last, opened = (tag.start(), text[opened.end() : tag.start()]), None
-    return last
+    opened = text.rfind("<answer>", 0, max(0, text.rfind("</answer>")))
+    if opened < 0:
+        return None
+    content = text[opened + len("<answer>") :].partition("</answer>")[0]
+    return opened + len("<answer>") + len(content), content
 
 
 def _last_hashes(text: str) -> tuple[int, str] | None:
     """Where the last line that starts with `####` ends, and what stands behind them."""
-    last = last_match(_HASHES, text)
-    return None if last is None else (last.end(), last[1])
+    for place in last_places(text, "####"):
+        line = text[text.rfind("\n", 0, place) + 1 : place]
+        content = text[place + 4 :].partition("\n")[0]
+        if not line.strip(" \t") and not content.startswith("#"):
+            return place + 4 + len(content), content
+    return None

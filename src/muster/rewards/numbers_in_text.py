@@ -7,10 +7,9 @@ Not read: words (forty-two), roman numerals, 0x1F, powers other than of ten (2^1
 """
 
 import re
+from collections import deque
 from fractions import Fraction
 from typing import Literal, NamedTuple
-
-from muster.rewards.answers import last_match
 
 MAX_DIGITS = 300
 """A longer numeral, or a power of ten beyond it, is a number that equals none."""
@@ -69,7 +68,8 @@ def last_number(text: str, percent: Percent = "unit") -> Found | None:
     match: re.Match[str] | None = None
     for size in _WINDOWS:
         start = max(0, end - size)
-        match = last_match(_NUMBER, text, start, end + 5)
+        found = deque(_NUMBER.finditer(text, start, end + 5), maxlen=1)
+        match = found[0] if found else None
         # Near its edge the window may have cut a number in two.
         if start == 0 or (match is not None and match.start() > start + _LONGEST):
             break

@@ -6,11 +6,13 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from muster.rewards.answers import after_thinking, answer_text, last_match, marked_answer, plain
+from muster.rewards.answers import after_thinking, answer_text, last_places, marked_answer, plain
 from muster.rewards.numbers_in_text import Found, Percent, first_number, last_number, only_number
 
 _UNIT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{[^{}\d]*\}(?:\s*\^\s*\{?\d\}?)?")
-_PHRASE = re.compile(r"\banswer(?:\s+is\b|\s*:|\s*=)(?:[\s:*$_`(]|\\[(\[]){0,20}", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"(?<!\w)(?:answer|Answer|ANSWER)(?:\s{1,9}(?:is|IS)\b|\s{0,9}[:=])(?:[\s:*$_`(]|\\[(\[]){0,20}"
+)
 _SPACED_SIGN = re.compile(r"(?<=[-+\u2212])\s+(?=[\d.$\\])")
 _MAX_PHRASE_NUMBER = 400
 
@@ -67,11 +69,12 @@ def _given(text: str, strict: bool, percent: Percent) -> Found | None:
 
 def _after_phrase(text: str, percent: Percent) -> Found | None:
     """The number right behind the last `answer is`; None where something else stands there."""
-    last = last_match(_PHRASE, text)
-    if last is None:
-        return None
-    line = text[last.end() : last.end() + _MAX_PHRASE_NUMBER].partition("\n")[0]
-    return first_number(line, percent)
+    for place in last_places(text, "answer", "Answer", "ANSWER"):
+        phrase = _PHRASE.match(text, place)
+        if phrase is not None:
+            line = text[phrase.end() : phrase.end() + _MAX_PHRASE_NUMBER].partition("\n")[0]
+            return first_number(line, percent)
+    return None
 
 
 def _points(text: str, decimal_comma: bool) -> str:

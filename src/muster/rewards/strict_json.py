@@ -23,10 +23,10 @@ def parsed(
 ) -> object:
     """The JSON value of the text, without NaN and infinities; ValueError where it isn't JSON."""
     depth = 0
-    for bracket in re.findall(r"[\[\]{}]", _STRING.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    for bracket in re.finditer(r"[\[\]{}]", _STRING.sub("", text)):
+        depth += 1 if bracket[0] in "[{" else -1
+        if not 0 <= depth <= MAX_DEPTH:
+            raise ValueError(f"brackets that close nothing, or nested deeper than {MAX_DEPTH} levels")
     return json.loads(
         text,
         object_pairs_hook=make_object,

@@ -82,14 +82,18 @@ def regex(
 
 
 def _whole(text: str) -> str:
-    """A pattern for the text where it is not a part of a longer word or number."""
+    """A pattern for the text where it is not a part of a longer word or number.
+
+    It starts with the text itself, which is quick to look for; what must not stand before is asked after.
+    """
     before = r"(?<!\w)" if text[0].isalnum() else ""
     after = r"(?!\w)" if text[-1].isalnum() else ""
     if text[0].isdigit():
         before += r"(?<!\d[.,])(?<![-\u2212])"
     if text[-1].isdigit():
         after += r"(?![.,]\d)"
-    return before + re.escape(text) + after
+    literal = re.escape(text)
+    return f"{literal}(?<={before}{literal}){after}"
 
 
 def _normal(text: str, ignore_case: bool) -> str:

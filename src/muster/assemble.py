@@ -28,7 +28,7 @@ from muster.judge import Judge
 from muster.memory import available_bytes, budget_tokens
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.records import Sample
-from muster.rewards import InlineGrader, Reward, check_columns, describe, load_rewards
+from muster.rewards import PoolGrader, Reward, check_columns, load_rewards
 from muster.runstate import Plan, Run
 from muster.schedule import factor
 from muster.update import Budget, Objective
@@ -43,6 +43,8 @@ class Materials:
     config: Config
     recipe: Recipe
     rewards: tuple[Reward, ...]
+    grader: PoolGrader
+    """Started; whoever holds the materials closes it."""
     tokenizer: PreTrainedTokenizerBase
     items: tuple[Item, ...]
     eval_items: tuple[Item, ...]
@@ -54,9 +56,15 @@ def prepare(
 ) -> Materials:
     """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
     recipe = build_recipe(config)
-    rewards = load_rewards(functions or config.reward.use, config.reward.weights, config.reward.options)
-    for line in describe(rewards):
+    chosen = config.reward
+    rewards = load_rewards(functions or chosen.use, chosen.weights, chosen.options, chosen.convention)
+    # Before anything large is loaded: some rewards run in processes forked from this one as it is now.
+    grader = PoolGrader(
+        rewards, workers=chosen.workers, time_limit_s=chosen.time_limit_s, in_process=chosen.in_process
+    )
+    for line in grader.describe():
         say(f"reward {line}")
+    grader.check()
     samples = load(config, config.data.path, config.data.split)
     held_out = load_held_out(config)
     for source, rows in ((config.data.path, samples), (config.data.eval_path or "held-out", held_out)):
@@ -73,6 +81,7 @@ def prepare(
         config=config,
         recipe=recipe,
         rewards=rewards,
+        grader=grader,
         tokenizer=tokenizer,
         items=items,
         eval_items=eval_items,
@@ -171,7 +180,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     pad_id = policy.tokenizer.pad_token_id
     collector = Collector(
         engine=make_engine(config, policy, lambda done, total: clock.progress("sample", done, total)),
-        grader=InlineGrader(materials.rewards),
+        grader=materials.grader,
         tokenizer=policy.tokenizer,
         num_steps=materials.num_steps,
         end_ids=stop_ids | ({pad_id} if isinstance(pad_id, int) else set()),

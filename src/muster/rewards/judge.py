@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import Annotated
 
@@ -71,10 +72,21 @@ async def judge(
         "temperature": 0,
         "max_tokens": max_tokens,
     }
-    # In a thread of its own, so that the judge reads many completions at once.
-    reply = await asyncio.to_thread(post, endpoint, body)
+    reply = await _posted(endpoint, body)
     _count(reply, log_metric, price_in, price_out)
     return _points(_content(reply), points) / points
+
+
+async def _posted(endpoint: Endpoint, body: Mapping[str, object]) -> Mapping[str, object]:
+    """The endpoint's reply, waited for in a thread of its own: a step's completions are judged at once.
+
+    The loop's own threads are a few, and a call's time would run out while it waits for one.
+    """
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="judge")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, post, endpoint, body)
+    finally:
+        executor.shutdown(wait=False)
 
 
 def _key(name: str | None) -> str | None:

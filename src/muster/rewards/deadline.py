@@ -6,6 +6,7 @@ that is left to the limit of the process it runs in.
 """
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar
 Result = TypeVar("Result")
 
 _POLL_S = 0.02
+_ending = threading.Lock()
 
 
 class OutOfTimeError(BaseException):
@@ -53,16 +55,31 @@ def within_cpu_seconds(seconds: float, function: Callable[[], Result]) -> Result
     work.join(_POLL_S)
     while work.is_alive():
         if work.spent() > seconds:
-            # Again at each turn: a handler deep in the work may have swallowed the one before.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(work.ident or 0), ctypes.py_object(OutOfTimeError)
-            )
+            _end(work)
         work.join(_POLL_S)
     if work.error is not None:
         raise work.error
     if not work.results:
         raise TimeoutError(f"took more than {seconds:g} s of processor time")
     return work.results[0]
+
+
+def _end(work: threading.Thread) -> None:
+    """Raises in the work until it has ended: a handler deep in it may swallow one exception, or a few.
+
+    Python prints what is raised inside of a finalizer, and goes on; that is not to be seen.
+    """
+    with _ending:
+        shown = sys.unraisablehook
+        sys.unraisablehook = lambda raised: None if raised.exc_type is OutOfTimeError else shown(raised)
+        try:
+            while work.is_alive():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(work.ident or 0), ctypes.py_object(OutOfTimeError)
+                )
+                work.join(_POLL_S)
+        finally:
+            sys.unraisablehook = shown
 
 
 def _cpu_clock() -> Callable[[], float]:

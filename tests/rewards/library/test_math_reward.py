@@ -216,6 +216,22 @@ def test_work_is_ended_at_its_limit_and_leaves_no_thread():
     assert threading.active_count() == before
 
 
+def test_work_that_is_ended_in_a_finalizer_is_ended_all_the_same():
+    class Slow:
+        def __del__(self) -> None:
+            sum(range(100_000))
+
+    def endless() -> None:
+        while True:
+            Slow()
+            sum(range(100_000))
+
+    hook = sys.unraisablehook
+    with pytest.raises(TimeoutError):
+        within_cpu_seconds(0.05, endless)
+    assert sys.unraisablehook is hook
+
+
 def test_waiting_is_not_working():
     assert within_cpu_seconds(0.05, lambda: (time.sleep(0.15), os.getpid())[1]) == os.getpid()
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -33,40 +32,9 @@ from muster.rewards import InlineGrader, load_rewards
 from muster.runstate import Plan, Run
 from muster.update import Budget, Objective
 from tiny import ids_of, tiny_policy
+from toy_rewards import low_bytes
 
 RewardFunction = Callable[..., object]
-Note = Callable[[str, object], None]
-
-
-def low_bytes(completion: str, completion_ids: list[int]) -> float:
-    """The share of tokens in the lower half of the vocabulary: about half of them at first."""
-    return sum(number < 130 for number in completion_ids) / len(completion_ids)
-
-
-def noting_chars(completions: list[object], log_metric: Note, log_extra: Note) -> list[float]:
-    """The length of each completion, with notes on the side, as TRL's rewards take them."""
-    texts = [str(completion) for completion in completions]
-    log_metric("mean_chars", sum(len(text) for text in texts) / len(texts))
-    log_extra("parsed", texts)
-    return [float(len(text)) for text in texts]
-
-
-class State(Protocol):
-    """The part of a trainer's state that is asked for."""
-
-    global_step: int
-
-
-def failing_late(completion: str, completion_ids: list[int], trainer_state: State) -> float:
-    """Good for two steps, then no more."""
-    if trainer_state.global_step > 2:
-        raise ValueError("broken from now on")
-    return low_bytes(completion, completion_ids)
-
-
-def always_one(completion: str) -> float:
-    """No completion is better than another."""
-    return 1.0
 
 
 def toy_run(
@@ -156,7 +124,7 @@ def toy_config(folder: Path, **sections: Mapping[str, object]) -> Config:
     settings: dict[str, dict[str, object]] = {
         "model": {"path": str(folder / "model"), "max_tokens": 128},
         "data": {"path": str(folder / "train.jsonl")},
-        "reward": {"use": ["toy_run:low_bytes"]},
+        "reward": {"use": ["toy_rewards:low_bytes"]},
         "sampling": {"prompts_per_step": 2, "group_size": 4, "max_tokens": 4},
         "optim": {"lr": 1e-3, "warmup_steps": 1, "schedule": "linear"},
         "run": {"name": "toy", "dir": str(folder / "runs"), "steps": 4, "seed": 7, "budget_tokens": 256},

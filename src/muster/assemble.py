@@ -28,7 +28,7 @@ from muster.judge import Judge
 from muster.memory import available_bytes, budget_tokens
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.records import Sample
-from muster.rewards import InlineGrader, Reward, check_columns, describe, load_rewards
+from muster.rewards import Grader, PoolGrader, Reward, check_columns, load_rewards
 from muster.runstate import Plan, Run
 from muster.schedule import factor
 from muster.update import Budget, Objective
@@ -42,7 +42,8 @@ class Materials:
 
     config: Config
     recipe: Recipe
-    rewards: tuple[Reward, ...]
+    grader: PoolGrader
+    """Started; whoever holds the materials closes it."""
     tokenizer: PreTrainedTokenizerBase
     items: tuple[Item, ...]
     eval_items: tuple[Item, ...]
@@ -54,14 +55,45 @@ def prepare(
 ) -> Materials:
     """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
     recipe = build_recipe(config)
-    rewards = load_rewards(functions or config.reward.use, config.reward.weights, config.reward.options)
-    for line in describe(rewards):
-        say(f"reward {line}")
+    grader = start_grader(config, say, functions)
+    try:
+        return _read(config, say, recipe, grader)
+    except BaseException:
+        grader.close()
+        raise
+
+
+def start_grader(
+    config: Config, say: Say, functions: Sequence[str | Callable[..., object]] | None = None
+) -> PoolGrader:
+    """The rewards in their processes, each loaded once to see that it can be; for the caller to close.
+
+    Called before anything large is loaded: some rewards run in processes forked from this one.
+    """
+    chosen = config.reward
+    grader = PoolGrader(
+        load_rewards(functions or chosen.use, chosen.weights, chosen.options, chosen.convention),
+        workers=chosen.workers,
+        time_limit_s=chosen.time_limit_s,
+        in_process=chosen.in_process,
+    )
+    try:
+        for line in grader.describe():
+            say(f"reward {line}")
+        grader.check()
+    except BaseException:
+        grader.close()
+        raise
+    return grader
+
+
+def _read(config: Config, say: Say, recipe: Recipe, grader: PoolGrader) -> Materials:
+    """Data and tokenizer, checked against each other and against what the rewards need."""
     samples = load(config, config.data.path, config.data.split)
     held_out = load_held_out(config)
     for source, rows in ((config.data.path, samples), (config.data.eval_path or "held-out", held_out)):
         if rows:
-            check_columns(rewards, rows[0].columns, source)
+            check_columns(grader.rewards, rows[0].columns, source)
     tokenizer = pretrained.load_tokenizer(config.model.path, say)
     items = encode(config, tokenizer, samples, say)
     eval_items = encode(config, tokenizer, held_out[: config.eval.prompts], say)
@@ -72,7 +104,7 @@ def prepare(
     return Materials(
         config=config,
         recipe=recipe,
-        rewards=rewards,
+        grader=grader,
         tokenizer=tokenizer,
         items=items,
         eval_items=eval_items,
@@ -172,13 +204,13 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     return Run(
         policy=policy,
         optimizer=make_optimizer(policy, config),
-        collector=make_collector(config, policy, materials.rewards, materials.num_steps, clock),
+        collector=make_collector(config, policy, materials.grader, materials.num_steps, clock),
         items=materials.items,
         order=partial(
             _draw, num_samples=len(materials.items), seed=config.run.seed, shuffle=config.data.shuffle
         ),
         sampling=sampling,
-        judge=make_judge(config, recipe, materials.rewards),
+        judge=make_judge(config, recipe, materials.grader.rewards),
         objective=Objective(
             recipe=recipe,
             temperature=sampling.temperature,
@@ -189,7 +221,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         rate=make_rate(config, plan),
         budget=Budget(tokens=config.run.budget_tokens or _fitting_budget(config, policy)),
         reference=policy.snapshot() if config.algo.kl_coef else None,
-        levels={reward.name: reward.levels for reward in materials.rewards if reward.levels},
+        levels={reward.name: reward.levels for reward in materials.grader.rewards if reward.levels},
         evaluation=make_evaluation(config, materials.eval_items, sampling, materials.num_steps)
         if materials.eval_items
         else None,
@@ -213,13 +245,11 @@ def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], N
     return LocalEngine(policy, max_rows=max_rows, progress=progress)
 
 
-def make_collector(
-    config: Config, policy: Policy, rewards: Sequence[Reward], num_steps: int, clock: Clock
-) -> Collector:
+def make_collector(config: Config, policy: Policy, grader: Grader, num_steps: int, clock: Clock) -> Collector:
     """What turns prompts into graded groups, with the engine that the configuration names."""
     return Collector(
         engine=make_engine(config, policy, lambda done, total: clock.progress("sample", done, total)),
-        grader=InlineGrader(rewards),
+        grader=grader,
         tokenizer=policy.tokenizer,
         num_steps=num_steps,
         end_ids=end_ids(policy),

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +64,11 @@ def run(
         torch.set_num_threads(config.run.threads)
     told.progress("load", 0, 0)
     materials = prepare(config, told.say, rewards)
-    with _open(folder, config, resume, found) as store, _failures_noted(store):
+    with (
+        closing(materials.grader),
+        _open(folder, config, resume, found) as store,
+        _failures_noted(store),
+    ):
         policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
         session = assemble(materials, policy, told.progress)
         if found is not None:

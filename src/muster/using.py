@@ -5,6 +5,7 @@ What is used may be a run's folder, its `final` model, one of its checkpoints, a
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from muster.export import export_model, model_card
 from muster.gather import without_end
 from muster.policy import Policy
 from muster.records import EvalReport, Message, Prompt, Sample, StreamKey
-from muster.rewards import check_columns, load_rewards
+from muster.rewards import check_columns
 from muster.run import Watchers
 from muster.store import read_metrics
 
@@ -49,20 +50,20 @@ def evaluate(
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     place = locate(model_path, config) if model_path else Place(config.model, None)
-    rewards = load_rewards(config.reward.use, config.reward.weights, config.reward.options)
     data = config.data
-    samples = assemble.load_held_out(config) or assemble.load(config, data.path, data.split)
-    check_columns(rewards, samples[0].columns, data.eval_path or data.path)
-    tokenizer = pretrained.load_tokenizer(place.model.path, told.say)
-    items = assemble.encode(config, tokenizer, samples[: config.eval.prompts], told.say)
-    policy = load_policy(place, tokenizer, seed=config.run.seed, say=told.say)
-    clock = Clock(told.progress)
-    sampling = assemble.make_sampling(config, policy)
-    return assemble.make_evaluation(config, items, sampling, num_steps=0).run(
-        int(place.checkpoint.name) if place.checkpoint else 0,
-        assemble.make_collector(config, policy, rewards, 0, clock),
-        clock,
-    )
+    with closing(assemble.start_grader(config, told.say)) as grader:
+        samples = assemble.load_held_out(config) or assemble.load(config, data.path, data.split)
+        check_columns(grader.rewards, samples[0].columns, data.eval_path or data.path)
+        tokenizer = pretrained.load_tokenizer(place.model.path, told.say)
+        items = assemble.encode(config, tokenizer, samples[: config.eval.prompts], told.say)
+        policy = load_policy(place, tokenizer, seed=config.run.seed, say=told.say)
+        clock = Clock(told.progress)
+        sampling = assemble.make_sampling(config, policy)
+        return assemble.make_evaluation(config, items, sampling, num_steps=0).run(
+            int(place.checkpoint.name) if place.checkpoint else 0,
+            assemble.make_collector(config, policy, grader, 0, clock),
+            clock,
+        )
 
 
 def generate(

@@ -204,6 +204,12 @@ BAD_FIRST_SECTIONS = [
     ({"reward.use": '["a", "a"]'}, ["reward.use", '["a", "a"]', "each reward once"]),
     ({"reward.weights": "[1.0, 2.0]"}, ["reward.weights", "[1.0, 2.0]", "each of the 1 rewards", "[1.0]"]),
     ({"reward.options.other.x": "1"}, ["reward.options.other", "{ x = 1 }", "char_count"]),
+    ({"reward.workers": "0"}, ["reward.workers", "0", "at least 1"]),
+    ({"reward.time_limit_s": "0"}, ["reward.time_limit_s", "0", "above 0"]),
+    ({"reward.time_limit_s": "inf"}, ["reward.time_limit_s", "inf"]),
+    ({"reward.in_process": '["other"]'}, ["reward.in_process", '["other"]', "char_count"]),
+    ({"reward.convention.other": "verl"}, ["reward.convention.other", '"verl"', "char_count"]),
+    ({"reward.convention.char_count": "trl"}, ["reward.convention", '"trl"', '"batch"']),
     ({"reward.combine": "sum"}, ["reward.combine", '"sum"', '"sum_then_normalize"']),
     ({"data.raw": "true", "data.system": "Be brief."}, ["data.system", '"Be brief."', "data.raw"]),
     ({"data.raw": "true", "data.chat_template_kwargs.x": "1"}, ["data.chat_template_kwargs", "x = 1"]),
@@ -271,7 +277,16 @@ def test_rewards_of_one_name_are_told_apart_by_number():
 def test_only_what_changes_results_hinders_a_resume():
     old = load(None, FLAGS)
     same = load(
-        None, {**FLAGS, "run.name": "other", "run.steps": "200", "run.keep": "5", "eval.group_size": "4"}
+        None,
+        {
+            **FLAGS,
+            "run.name": "other",
+            "run.steps": "200",
+            "run.keep": "5",
+            "eval.group_size": "4",
+            "reward.workers": "1",
+            "reward.time_limit_s": "5",
+        },
     )
     assert result_changing_differences(old, same) == []
     other = load(None, {**FLAGS, "optim.lr": "2e-6", "model.lora": "{}", "algo.kl": "k2"})

@@ -16,7 +16,8 @@ from muster.errors import EngineError, RewardError, TrainingError
 from muster.loop import train
 from muster.records import Completion, StreamKey
 from tiny import tiny_policy
-from toy_run import always_one, held_out, low_bytes, number, toy_run
+from toy_rewards import always_one, low_bytes
+from toy_run import held_out, number, toy_run
 
 KEY = StreamKey(1, 9, 0, 0)
 

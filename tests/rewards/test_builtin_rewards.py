@@ -55,8 +55,8 @@ def test_the_answer_can_be_looked_for_in_any_case():
 
 
 def test_an_answer_that_is_no_text_is_an_error_not_a_zero():
-    with pytest.raises(TypeError, match="holds list"):
-        contains_answer("a", ["a"])
+    with pytest.raises(TypeError, match="holds dict"):
+        contains_answer("a", {"a": 1})
 
 
 def nested(depth: int) -> str:

@@ -6,7 +6,8 @@ import pytest
 
 from muster.errors import ConfigError, DataError, RewardError
 from muster.records import Completion, GradingRequest, Sample
-from muster.rewards import check_columns, count_levels, describe, grade, load_rewards
+from muster.rewards import InlineGrader, check_columns, count_levels, describe, grade, load_rewards
+from muster.rewards.naming import function_name
 
 
 def request(
@@ -121,6 +122,78 @@ def test_only_kwargs_of_a_trl_reward_hold_the_prompts_too():
     assert values(lambda completions, **kwargs: [len(kwargs["prompts"])], request()) == [1.0]
 
 
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, method="strict"):
+    assert (data_source, method, extra_info) == ("openai/gsm8k", "strict", {"split": "train"})
+    return {"score": float(solution_str == ground_truth), "length": len(solution_str), "pred": solution_str}
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [{"reward_model": {"style": "rule", "ground_truth": "72"}}, {"ground_truth": "72"}, {"answer": "72"}],
+)
+def test_a_verl_reward_is_called_as_verl_does_and_its_other_numbers_are_logged(truth):
+    columns = {"data_source": "openai/gsm8k", "extra_info": {"split": "train"}, "method": "none", **truth}
+    rewards = load_rewards(compute_score)
+    check_columns(rewards, columns, "a.parquet")
+    grader = InlineGrader(rewards)
+    scores = grader.grade([request("<s>72", plain="72", **columns), request("71", **columns)])
+    assert [score.parts for score in scores] == [{"compute_score": 1.0}, {"compute_score": 0.0}]
+    assert grader.take_logged().metrics == {"compute_score/length": [2.0, 2.0]}
+
+
+def test_a_verl_reward_that_takes_less_or_all_gets_what_it_takes():
+    assert values(lambda solution_str, ground_truth: len(ground_truth), request(ground_truth="abc")) == [3.0]
+    assert values(lambda solution_str, **all_of_it: len(all_of_it), request(answer="abc", other=1)) == [3.0]
+
+
+def test_a_verl_reward_without_a_score_is_a_failure():
+    [score] = grade([request()], load_rewards(lambda solution_str: {"acc": 1.0}))
+    assert score.failures == {"lambda": "gave a dictionary without 'score' (acc)"}
+
+
+def test_a_verl_reward_needs_a_ground_truth_in_the_data():
+    with pytest.raises(DataError, match="needs the column 'ground_truth'"):
+        check_columns(load_rewards(compute_score), ["data_source", "extra_info"], "a.parquet")
+
+
+def test_a_trl_reward_may_name_only_the_ids_or_the_prompts():
+    assert values(lambda completion_ids, **kwargs: [len(ids) for ids in completion_ids], request()) == [2.0]
+    assert values(lambda prompts: [1.0 for _ in prompts], request()) == [1.0]
+
+
+def overridden(function: Any, convention: Any, *requests: GradingRequest) -> list[float | None]:
+    [reward] = load_rewards(function, conventions={function_name(function): convention})
+    check_columns([reward], requests[0].sample.columns, "data")
+    scores = grade(requests, [reward])
+    assert not any(score.failures for score in scores), scores
+    return [score.value for score in scores]
+
+
+def test_a_convention_can_be_given_where_the_names_do_not_tell():
+    asked = request("abc", answer="abc", completions=5)
+    assert overridden(lambda text, gold: float(text == gold), "answer", asked) == [1.0]
+    assert overridden(lambda completion, answer: float(completion == answer), "answer", asked) == [1.0]
+    assert overridden(lambda text, /, gold, *, scale=2: scale * (text == gold), "answer", asked) == [2.0]
+    assert overridden(lambda text: float(len(text)), "completion", asked) == [3.0]
+    assert overridden(lambda completion, completions: completions, "completion", asked) == [5.0]
+    assert overridden(lambda **kwargs: [len(kwargs["completions"])], "batch", asked) == [1.0]
+    assert overridden(lambda **kwargs: len(kwargs["solution_str"]), "verl", asked) == [3.0]
+
+
+def test_a_convention_that_a_function_cannot_follow_is_refused():
+    with pytest.raises(RewardError, match="passes completion and answer by position"):
+        load_rewards(lambda text: 1.0, conventions={"lambda": "answer"})
+    with pytest.raises(ConfigError, match=r"reward\.convention\.other: there is no such reward"):
+        load_rewards(lambda completion: 1.0, conventions={"other": "answer"})
+
+
+def test_what_an_overridden_reward_is_called_with_is_printed():
+    [line] = describe(load_rewards(lambda text, gold: 1.0, conventions={"lambda": "answer"}))
+    assert line.startswith(
+        "lambda (weight 1): called once per completion, by position, with completion as text"
+    )
+
+
 @pytest.mark.parametrize(
     ("function", "says"),
     [
@@ -228,7 +301,7 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(options, says):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"has: char_count, contains_answer, json_extraction. Did you mean"):
+    with pytest.raises(ConfigError, match=r"has: .*char_count, contains_answer, .*mean 'contains_answer'\?"):
         load_rewards("contain_answer")
 
 
@@ -261,8 +334,8 @@ def test_the_convention_that_was_chosen_is_printed():
     def batch(completions, **kwargs):
         return [0.0 for _ in completions]
 
-    assert describe(load_rewards(["contains_answer", batch], [1.0, 0.5])) == [
-        "contains_answer (weight 1): called once per completion, with completion, answer; ignore_case=False",
+    assert describe(load_rewards([exact, batch], [1.0, 0.5], {"exact": {"target": "x"}})) == [
+        "exact (weight 1): called once per completion, with completion; target='x'",
         "batch (weight 0.5): called once per batch, as TRL does, with completion_ids, completions, "
         "log_extra, log_metric, prompts, trainer_state, **columns",
     ]

@@ -80,7 +80,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: 1j, "gave complex 1j"),
     (lambda: OneDim(), "gave OneDim"),
     (lambda: numpy.array([1.0, 2.0]), "gave ndarray"),
-    (lambda: Unprintable(), "gave Unprintable ..."),
+    (lambda: Unprintable(), "gave Unprintable <"),
     (lambda: object, "gave type"),
     (lambda: 1 / 0, "raised ZeroDivisionError: division by zero (test_grading.py, line "),
     (lambda: exit(3), "raised SystemExit: 3"),

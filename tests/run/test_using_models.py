@@ -176,7 +176,7 @@ def test_an_export_never_takes_the_place_of_something_else(place, tmp_path):
 
 
 def test_progress_and_rewards_are_those_of_the_configuration(place):
-    config = toy_config(place, reward={"use": ["toy_run:noting_chars"]})
+    config = toy_config(place, reward={"use": ["toy_rewards:noting_chars"]})
     report = evaluate(from_mapping(config.model_dump(exclude_none=True)))
     assert report.metrics["eval_mean_chars"] == report.metrics["eval_reward"]
     assert set(report.extras) == {"parsed"}

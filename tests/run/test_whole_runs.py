@@ -107,7 +107,7 @@ def test_the_trained_model_reloads_with_plain_transformers_and_is_another(whole,
     assert all(torch.equal(trained[name], saved[name]) for name in saved)
     assert all(not torch.equal(trained[name], untrained[name]) for name in saved)
     assert model.generation_config.eos_token_id == 2
-    assert "toy_run:low_bytes" in (folder / "final" / "README.md").read_text()
+    assert "toy_rewards:low_bytes" in (folder / "final" / "README.md").read_text()
 
 
 def test_two_equal_runs_have_equal_bytes(whole, place, tmp_path):  # P15
@@ -157,7 +157,7 @@ def test_a_run_resumes_from_a_checkpoint_older_than_its_last_step(whole, place, 
 
 def test_what_rewards_note_in_an_evaluation_does_not_reach_the_next_step(place, tmp_path):
     sections = {
-        "reward": {"use": ["toy_run:noting_chars"]},
+        "reward": {"use": ["toy_rewards:noting_chars"]},
         "eval": {"every": 1},
         "run": {"save_every": 1, "steps": 3},
     }
@@ -226,7 +226,7 @@ def test_resume_passes_over_a_damaged_checkpoint_and_says_so(whole, place, tmp_p
 
 def test_a_run_that_fails_says_why_in_its_events_and_keeps_its_checkpoints(place, tmp_path):  # B47
     config = config_for(
-        place, tmp_path / "runs", reward={"use": ["toy_run:failing_late"]}, run={"save_every": 1}
+        place, tmp_path / "runs", reward={"use": ["toy_rewards:failing_late"]}, run={"save_every": 1}
     )
     with pytest.raises(Exception, match="could not be scored"):
         list(run(config))
@@ -237,7 +237,7 @@ def test_a_run_that_fails_says_why_in_its_events_and_keeps_its_checkpoints(place
 
 
 def test_what_is_wrong_is_found_before_a_folder_is_made(place, tmp_path):
-    config = config_for(place, tmp_path / "runs", reward={"use": ["toy_run:nothing_of_that_name"]})
+    config = config_for(place, tmp_path / "runs", reward={"use": ["toy_rewards:nothing_of_that_name"]})
     with pytest.raises(Exception, match="nothing_of_that_name"):
         list(run(config))
     assert not (tmp_path / "runs").exists()
@@ -307,10 +307,10 @@ CHOICES = [
     *({"algo": {"weights": name}} for name in ("by_token", "by_sequence", "by_limit", "by_sum")),
     {"algo": {"resample": 2}},
     {"algo": {"minibatches": 8, "passes": 2}},
-    {"reward": {"use": ["toy_run:low_bytes", "toy_run:noting_chars"], "weights": [1.0, -0.5]}},
+    {"reward": {"use": ["toy_rewards:low_bytes", "toy_rewards:noting_chars"], "weights": [1.0, -0.5]}},
     {
         "reward": {
-            "use": ["toy_run:low_bytes", "toy_run:noting_chars"],
+            "use": ["toy_rewards:low_bytes", "toy_rewards:noting_chars"],
             "combine": "normalize_then_sum",
         }
     },

@@ -51,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _app()(gather_overrides(given), exit_on_error=False, print_error=False) or FINE
-    except CycloptsError as error:
-        return _complain(str(error), USAGE)
-    except (ConfigError, DataError) as error:
+    except (CycloptsError, ConfigError, DataError) as error:
         return _complain(str(error), USAGE)
     except MusterError as error:
         return _complain(str(error), FAILED)

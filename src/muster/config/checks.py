@@ -116,6 +116,16 @@ def _rewards(config: Config) -> Iterator[Problem]:
                 f"options of a reward in reward.use: {', '.join(names)}",
                 ("reward.use", "reward.options"),
             )
+    for key, convention in reward.convention.items():
+        if key not in names:
+            yield wrong(
+                f"reward.convention.{key}",
+                convention,
+                f"the convention of a reward in reward.use: {', '.join(names)}",
+                ("reward.use", "reward.convention"),
+            )
+    if odd := [name for name in reward.in_process if name not in names]:
+        yield wrong("reward.in_process", odd, f"rewards in reward.use: {', '.join(names)}", ("reward.use",))
 
 
 def _sampling(config: Config) -> Iterator[Problem]:

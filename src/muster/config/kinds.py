@@ -1,7 +1,7 @@
 """What sections are made of: their base, the kinds of numbers and texts, and a function chosen by name."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict
@@ -15,6 +15,7 @@ Share = Annotated[float, Ge(0), Le(1)]
 BelowOne = Annotated[float, Ge(0), Lt(1)]
 NotNegative = Annotated[float, Ge(0)]
 Options = Mapping[str, object]
+_CONVENTIONS = ("completion", "batch", "answer", "verl")
 
 
 class Section(BaseModel):
@@ -48,6 +49,18 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _checked_convention(value: object) -> object:
+    """The value, refused with the names that there are: a table's own refusal would say `a table`."""
+    if value not in _CONVENTIONS:
+        names = ", ".join(f'"{name}"' for name in _CONVENTIONS)
+        raise ValueError(f"by the name of a reward, one of {names}")
+    return value
+
+
 OptionalChoice = Annotated[Choice | None, BeforeValidator(_as_choice)]
 Names = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(_as_tuple)]
+NoNames = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
+ConventionName = Annotated[
+    Literal["completion", "batch", "answer", "verl"], BeforeValidator(_checked_convention)
+]
 RunName = Annotated[str, MinLen(1), BeforeValidator(checked_name)]

@@ -11,8 +11,10 @@ from pydantic import Field, model_validator
 
 from muster.config.kinds import (
     BelowOne,
+    ConventionName,
     Count,
     Names,
+    NoNames,
     NotNegative,
     OptionalChoice,
     Options,
@@ -114,6 +116,14 @@ class RewardConfig(Section):
     """Parameters by reward name: `[reward.options.char_count]`."""
     max_failed_share: Share = 0.5
     """Stop the run when a larger share of a step's rollouts could not be scored."""
+    workers: Positive | None = None
+    """Processes that rewards run in; without it, as many as there are processors, at most 4."""
+    time_limit_s: Annotated[float, Gt(0)] = 30.0
+    """Seconds one call of a reward may take; then its process is killed and its rollouts count as failed."""
+    in_process: NoNames = ()
+    """Rewards that run in the process of the run, without a time limit: those with a model, or a GPU."""
+    convention: Mapping[str, ConventionName] = Field(default_factory=dict)
+    """How a reward is called, by its name, where its parameters don't tell: `answer` is f(text, answer)."""
 
 
 class SamplingConfig(Section):

@@ -4,6 +4,7 @@ from muster.rewards.calling import Logged, TrainerState
 from muster.rewards.grading import Grader, InlineGrader, grade, refuse_failures
 from muster.rewards.json_extraction import json_extraction
 from muster.rewards.loading import BUILTINS, load_rewards
+from muster.rewards.pool import PoolGrader
 from muster.rewards.reward import Reward, check_columns, count_levels, describe
 from muster.rewards.texts import char_count, contains_answer
 
@@ -12,6 +13,7 @@ __all__ = [
     "Grader",
     "InlineGrader",
     "Logged",
+    "PoolGrader",
     "Reward",
     "TrainerState",
     "char_count",

@@ -15,7 +15,7 @@ from traceback import extract_tb
 from typing import NamedTuple, cast
 
 from muster.records import GradingRequest, Message, Sample
-from muster.rewards.conventions import call
+from muster.rewards.conventions import TRUTH_COLUMNS, call
 from muster.rewards.numbers import NotANumberError, as_list, as_number
 from muster.rewards.reward import Reward
 
@@ -68,6 +68,8 @@ class Surroundings:
 
     state: TrainerState
     logged: Logged
+    limit_s: float | None = None
+    """Seconds that each awaited call may take; None sets no limit."""
 
 
 def verdicts(reward: Reward, requests: Sequence[GradingRequest], around: Surroundings) -> list[Verdict]:
@@ -76,24 +78,33 @@ def verdicts(reward: Reward, requests: Sequence[GradingRequest], around: Surroun
         return []
     if reward.convention == "batch":
         return _batch(reward, requests, around)
-    returned = [_guarded(lambda request=request: _call_one(reward, request, around)) for request in requests]
-    return [_verdict(value) for value in _awaited(returned)]
+    ask = _call_verl if reward.convention == "verl" else _call_one
+    returned = [_guarded(lambda request=request: ask(reward, request, around)) for request in requests]
+    values = _awaited(returned, around.limit_s)
+    if reward.convention == "verl":
+        values = [_guarded(lambda value=value: _score_of(reward, value, around)) for value in values]
+    return [_verdict(value) for value in values]
 
 
 def _batch(reward: Reward, requests: Sequence[GradingRequest], around: Surroundings) -> list[Verdict]:
     """The verdicts of a reward that sees all completions at once; if the call fails, all of them fail."""
-    [returned] = _awaited([_guarded(lambda: _call_batch(reward, requests, around))])
+    [returned] = _awaited([_guarded(lambda: _call_batch(reward, requests, around))], around.limit_s)
     if isinstance(returned, Failure):
-        return [returned] * len(requests)
+        return whole_batch(returned, len(requests))
     try:
         values = as_list(returned)
     except Exception as error:
-        return [_failure(error)] * len(requests)
+        return whole_batch(_failure(error), len(requests))
     found = [_verdict(value) for value in values]
     if len(found) != len(requests):
         reason = f"gave {len(found)} values for {len(requests)} completions; one for each is expected"
-        return [Failure(reason)] * len(requests)
+        return whole_batch(Failure(reason), len(requests))
     return found
+
+
+def whole_batch(failure: Failure, size: int) -> list[Verdict]:
+    """The failure of a call for all, as each of them is told it."""
+    return [Failure(f"failed its whole batch of {size}: {failure.reason}")] * size
 
 
 def _call_one(reward: Reward, request: GradingRequest, around: Surroundings) -> object:
@@ -118,6 +129,41 @@ def _call_one(reward: Reward, request: GradingRequest, around: Surroundings) -> 
         columns=deepcopy(dict(sample.columns)),
         options=deepcopy(dict(reward.options)),
     )
+
+
+def _call_verl(reward: Reward, request: GradingRequest, around: Surroundings) -> object:
+    columns = request.sample.columns
+    supplied: Mapping[str, Callable[[], object]] = {
+        "data_source": lambda: deepcopy(columns.get("data_source")),
+        "solution_str": lambda: request.plain_text,
+        "ground_truth": lambda: deepcopy(_truth(columns)),
+        "extra_info": lambda: deepcopy(columns.get("extra_info")) or {},
+    }
+    options = deepcopy(dict(reward.options))
+    return call(reward.function, reward.signature, supplied=supplied, columns={}, options=options)
+
+
+def _truth(columns: Mapping[str, object]) -> object:
+    """What verl calls the ground truth, from the first column that holds it."""
+    for name in TRUTH_COLUMNS:
+        value = columns.get(name)
+        if isinstance(value, Mapping):
+            value = value.get("ground_truth")
+        if value is not None:
+            return value
+    return None
+
+
+def _score_of(reward: Reward, value: object, around: Surroundings) -> object:
+    """The score of what `compute_score` gave; the other numbers of a dictionary become metrics."""
+    if not isinstance(value, Mapping):
+        return value
+    if "score" not in value:
+        raise NotANumberError(f"gave a dictionary without 'score' ({', '.join(map(str, value)) or 'empty'})")
+    for key, item in value.items():
+        if key != "score" and isinstance(item, int | float):
+            around.logged.log_metric(f"{reward.name}/{key}", item)
+    return value["score"]
 
 
 def _call_batch(reward: Reward, requests: Sequence[GradingRequest], around: Surroundings) -> object:
@@ -185,24 +231,28 @@ def _guarded(function: Callable[[], object]) -> object:
         return _failure(error)
 
 
-def _awaited(values: Sequence[object]) -> list[object]:
+def _awaited(values: Sequence[object], limit_s: float | None) -> list[object]:
     """The values, with those that have to be awaited replaced by what they give; all are awaited at once."""
     waiting = [index for index, value in enumerate(values) if inspect.isawaitable(value)]
     result = list(values)
     if waiting:
         awaitables = [cast("Awaitable[object]", values[index]) for index in waiting]
-        for index, value in zip(waiting, _run(awaitables), strict=True):
+        for index, value in zip(waiting, _run(awaitables, limit_s), strict=True):
             result[index] = value
     return result
 
 
-def _run(awaitables: Sequence[Awaitable[object]]) -> list[object]:
+def _run(awaitables: Sequence[Awaitable[object]], limit_s: float | None) -> list[object]:
     """Results in an event loop of their own, in a thread of its own: a notebook's loop is already running."""
     results: list[object] = []
 
     async def one(awaitable: Awaitable[object]) -> object:
+        limit = asyncio.timeout(limit_s)
         try:
-            return await awaitable
+            async with limit:
+                return await awaitable
+        except TimeoutError as error:
+            return timed_out(limit_s) if limit_s and limit.expired() else _failure(error)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             return _failure(error)
 
@@ -215,6 +265,11 @@ def _run(awaitables: Sequence[Awaitable[object]]) -> list[object]:
     thread.start()
     thread.join()
     return results
+
+
+def timed_out(limit_s: float) -> Failure:
+    """The failure of a call that took longer."""
+    return Failure(f"timed out after {limit_s:g} s")
 
 
 def _failure(error: BaseException) -> Failure:

@@ -46,10 +46,7 @@ class InlineGrader:
         state = TrainerState(global_step=step, max_steps=num_steps or 0)
         around = Surroundings(state=state, logged=self._logged)
         by_reward = {reward.name: verdicts(reward, requests, around) for reward in self.rewards}
-        return [
-            _score(self.rewards, {name: column[index] for name, column in by_reward.items()})
-            for index in range(len(requests))
-        ]
+        return combined(self.rewards, by_reward, len(requests))
 
     def take_logged(self) -> Logged:
         """What rewards noted on the side since the last call."""
@@ -69,6 +66,16 @@ def grade(
 ) -> list[Score]:
     """One score per request, from rewards run in this process."""
     return InlineGrader(rewards).grade(requests, step=step, num_steps=num_steps)
+
+
+def combined(
+    rewards: Sequence[Reward], verdicts_by_reward: Mapping[str, Sequence[Verdict]], count: int
+) -> list[Score]:
+    """One score per completion from what each reward said of it."""
+    return [
+        _score(rewards, {reward.name: verdicts_by_reward[reward.name][index] for reward in rewards})
+        for index in range(count)
+    ]
 
 
 def refuse_failures(scores: Sequence[Score], max_failed_share: float) -> None:

@@ -16,15 +16,11 @@ import json
 import re
 from collections.abc import Mapping
 
+from muster.rewards.strict_json import Pairs, parsed
+
 LEVELS = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)
-MAX_DEPTH = 50
-"""JSON nested deeper counts as invalid, on every machine: Python's own limit depends on who calls."""
 MAX_FACT_WORDS = 12
 """`strict`: a longer value is a passage, not a fact."""
-
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-
-Pairs = list[tuple[str, object]]
 
 
 class _Object:
@@ -56,7 +52,7 @@ def json_extraction(
     if not isinstance(source, str) or not source.strip():
         return None
     try:
-        value = _parsed(completion)
+        value = parsed(completion, make_object=_Object, make_number=_Literal)
     except (ValueError, RecursionError):
         return 0.0
     if not isinstance(value, _Object):
@@ -69,26 +65,6 @@ def json_extraction(
     values = [item for _, item in value.pairs]
     found = _are_facts(keys, values, source) if strict else _occur(values, source)
     return 1.0 if found else 0.7
-
-
-def _parsed(completion: str) -> object:
-    """The JSON value of the text: strict JSON, which has no NaN; ValueError where it isn't."""
-    depth = 0
-    for bracket in re.findall(r"[\[\]{}]", _STRING.sub("", completion)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    return json.loads(
-        completion,
-        object_pairs_hook=_Object,
-        parse_constant=_refuse_constant,
-        parse_int=_Literal,
-        parse_float=_Literal,
-    )
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _occur(values: list[object], source: str) -> bool:

@@ -2,8 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from hashlib import blake2b
 from math import isfinite
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,42 +14,25 @@ from pydantic.errors import PydanticUserError
 from muster.callables import FORMS, load_callable
 from muster.errors import ConfigError, RewardError
 from muster.nearest import did_you_mean
-from muster.rewards.conventions import BATCH_NAMES, COMPLETION_NAMES, Signature, read_signature
-from muster.rewards.json_extraction import LEVELS, json_extraction
+from muster.rewards.conventions import SUPPLIED, Convention, Signature, read_signature
+from muster.rewards.library import BUILTINS, check_installed
 from muster.rewards.naming import distinct_names, function_name, safe_name
 from muster.rewards.numbers import as_number
-from muster.rewards.reward import Reward
-from muster.rewards.texts import char_count, contains_answer
+from muster.rewards.reward import Origin, Reward
 
 Function = Callable[..., object]
 Use = str | Function
-
-
-@dataclass(frozen=True, kw_only=True)
-class Builtin:
-    """A reward that comes with Muster; its keyword-only parameters are options, never columns."""
-
-    function: Function
-    levels: tuple[float, ...] = ()
-    column_options: tuple[str, ...] = ()
-    """Options whose value is the name of a column."""
-
-
-BUILTINS: dict[str, Builtin] = {
-    "char_count": Builtin(function=char_count),
-    "contains_answer": Builtin(function=contains_answer, levels=(0.0, 1.0)),
-    "json_extraction": Builtin(function=json_extraction, levels=LEVELS, column_options=("text",)),
-}
 
 
 def load_rewards(
     use: Use | Sequence[Use],
     weights: Sequence[float] | None = None,
     options: Mapping[str, Mapping[str, object]] | None = None,
+    conventions: Mapping[str, Convention] | None = None,
 ) -> tuple[Reward, ...]:
     """The rewards, in order: built-in names, `module:function`, `file.py:function`, or functions.
 
-    Options go by the reward's name: what stands after the colon, or the function's own.
+    Options and conventions go by the reward's name: what stands after the colon, or the function's own.
     """
     uses: list[Use] = [use] if isinstance(use, str) or callable(use) else list(use)
     if not uses:
@@ -56,16 +41,49 @@ def load_rewards(
     functions = [_function(item) for item in uses]
     names = distinct_names(_name(item) for item in uses)
     given = dict(options or {})
-    for name in given:
+    asked: dict[str, Convention] = dict(conventions or {})
+    for setting, name in [*(("options", n) for n in given), *(("convention", n) for n in asked)]:
         if name not in names:
             raise ConfigError(
-                f"reward.options.{name}: there is no such reward; in use: {', '.join(names)}."
+                f"reward.{setting}.{name}: there is no such reward; in use: {', '.join(names)}."
                 f"{did_you_mean(name, names)}"
             )
     return tuple(
-        _reward(name, function, weight, given.get(name, {}))
-        for name, function, weight in zip(names, functions, checked, strict=True)
+        replace(
+            _reward(name, function, given.get(name, {}), asked.get(name)),
+            weight=weight,
+            origin=_origin(item, given.get(name, {}), asked.get(name)),
+        )
+        for name, item, function, weight in zip(names, uses, functions, checked, strict=True)
     )
+
+
+def load_named(name: str, origin: Origin) -> Reward:
+    """The reward that the origin names, under the name that it has in the run.
+
+    A file that was edited since is refused: half of a run's scores would come from each version.
+    """
+    if origin.digest is not None and _digest(origin.spec) != origin.digest:
+        raise ConfigError(
+            f"{origin.spec.rpartition(':')[0]} was changed while the run was on. "
+            "Put it back, or stop the run and resume it."
+        )
+    return _reward(name, _function(origin.spec), origin.options, origin.convention)
+
+
+def _origin(use: Use, options: Mapping[str, object], convention: Convention | None) -> Origin | None:
+    if not isinstance(use, str):
+        return None
+    place, colon, name = use.rpartition(":")
+    if not place.endswith(".py"):
+        return Origin(spec=use, options=options, convention=convention)
+    # The other process may stand elsewhere.
+    spec = f"{Path(place).expanduser().resolve()}{colon}{name}"
+    return Origin(spec=spec, options=options, convention=convention, digest=_digest(spec))
+
+
+def _digest(spec: str) -> str:
+    return blake2b(Path(spec.rpartition(":")[0]).read_bytes(), digest_size=16).hexdigest()
 
 
 def _function(use: Use) -> Function:
@@ -74,6 +92,7 @@ def _function(use: Use) -> Function:
             raise RewardError(f"reward.use holds {use!r}, which is no function. Pass a function, or {FORMS}.")
         return use
     if use in BUILTINS:
+        check_installed(use, BUILTINS[use])
         return BUILTINS[use].function
     if ":" in use:
         return load_callable(use)
@@ -102,15 +121,16 @@ def _checked_weights(weights: Sequence[float] | None, count: int) -> list[float]
     return [float(weight) for weight in weights]
 
 
-def _reward(name: str, function: Function, weight: float, given: Mapping[str, object]) -> Reward:
-    signature = read_signature(function)
+def _reward(
+    name: str, function: Function, given: Mapping[str, object], convention: Convention | None
+) -> Reward:
+    signature = read_signature(function, convention)
     builtin = next((known for known in BUILTINS.values() if known.function is function), None)
     options = _checked_options(name, function, signature, given)
     return Reward(
         name=name,
         function=function,
         signature=signature,
-        weight=weight,
         # A built-in's options are all bound, so that a column that happens to have the name of one
         # isn't taken for it.
         options=_defaults(function) | options if builtin else options,
@@ -143,7 +163,7 @@ def _checked_options(
     for option in given:
         if option in known:
             continue
-        if option in COMPLETION_NAMES | BATCH_NAMES:
+        if any(option in names for names in SUPPLIED.values()):
             raise ConfigError(f"reward.options.{name}.{option}: is supplied by Muster. Remove it.")
         raise ConfigError(
             f"reward.options.{name}.{option}: the reward has no such parameter; it has: "

@@ -1,12 +1,18 @@
 """What a reward gave, as a number: booleans, numpy scalars and 0-d tensors count, texts and NaN don't."""
 
 import inspect
+import reprlib
 from decimal import Decimal
 from math import isfinite
 from numbers import Real
 
 MAX_REWARD = 1e15
 """Largest reward, either side of 0: its square still fits the float type of the advantages."""
+
+
+# The text of a list of a million numbers takes seconds to make, for the sixty characters that are shown.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
 
 
 class NotANumberError(ValueError):
@@ -60,7 +66,7 @@ def _item(value: object) -> Real | Decimal:
 def _named(value: object) -> str:
     """Type and a short form of a value whose own text can't be trusted to be short, or to be at all."""
     try:
-        text = ascii(value)
+        text = _SHORT.repr(value).encode("ascii", "backslashreplace").decode("ascii")
     except Exception:
         text = "..."
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:60] + '...'}"

@@ -1,0 +1,154 @@
+"""What crosses to a worker and back, as strict JSON; values that JSON lacks go under a tag of their own."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+from muster.records import Completion, GradingRequest, Sample
+
+TAG = "$muster"
+"""Key of an object that stands for a value of another type."""
+
+_MAX_PLAIN_BITS = 10_000
+"""Longer whole numbers go as hexadecimal text: Python refuses to read that many decimal digits."""
+
+
+class UnsendableError(TypeError):
+    """A value has no form in which it could reach another process."""
+
+
+def dumps(value: object) -> str:
+    """The value as one line of strict JSON."""
+    return json.dumps(_plain(value), allow_nan=False, separators=(",", ":"))
+
+
+def loads(line: bytes | str) -> Any:
+    """The value of a line that `dumps` wrote; arrays come back as lists, the rest as it was."""
+    return json.loads(line, object_hook=_untagged)
+
+
+def dump_sample(sample: Sample) -> str:
+    """The sample as JSON; UnsendableError names the column that has no such form."""
+    columns = {}
+    for name, value in sample.columns.items():
+        try:
+            columns[name] = _plain(value)
+        except UnsendableError as error:
+            raise UnsendableError(f"column {name!r} holds {error}") from error
+    fields = {"id": sample.id, "messages": _plain(sample.messages), "text": sample.text}
+    return json.dumps({**fields, "columns": columns}, allow_nan=False, separators=(",", ":"))
+
+
+def dump_request(request: GradingRequest, sample: str) -> str:
+    """The request as JSON around its sample's; what the engine computed stays here."""
+    completion = request.completion
+    rest = json.dumps(
+        {
+            "prompt_text": request.prompt_text,
+            "ids": completion.ids,
+            "finish_reason": completion.finish_reason,
+            "version": completion.version,
+            "text": request.text,
+            "plain_text": request.plain_text,
+        },
+        separators=(",", ":"),
+    )
+    return f'{{"sample":{sample},{rest[1:]}'
+
+
+def as_request(read: Mapping[str, Any]) -> GradingRequest:
+    """The request that `dump_request` wrote."""
+    ids = tuple(read["ids"])
+    return GradingRequest(
+        sample=Sample(**read["sample"]),
+        prompt_text=read["prompt_text"],
+        completion=Completion(
+            ids=ids,
+            # Rewards never see them, so they aren't sent.
+            sampler_logprobs=(0.0,) * len(ids),
+            finish_reason=read["finish_reason"],
+            version=read["version"],
+        ),
+        text=read["text"],
+        plain_text=read["plain_text"],
+    )
+
+
+def _plain(value: object) -> object:
+    """The value with a tagged object for each part that JSON can't hold."""
+    match value:
+        case None | bool() | str():
+            return value
+        case int() | float():
+            return _plain_number(value)
+        case list():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return _plain_mapping(value)
+        case _:
+            return _plain_other(value)
+
+
+def _plain_number(value: float) -> object:
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else _tagged("float", repr(float(value)))
+    return int(value) if value.bit_length() <= _MAX_PLAIN_BITS else _tagged("int", hex(value))
+
+
+def _plain_mapping(value: Mapping[object, object]) -> object:
+    if TAG not in value and all(isinstance(key, str) for key in value):
+        return {key: _plain(item) for key, item in value.items()}
+    return _tagged("dict", [[_plain(key), _plain(item)] for key, item in value.items()])
+
+
+def _plain_other(value: object) -> object:
+    for kind, (types, form) in _FORMS.items():
+        if isinstance(value, types):
+            return _tagged(kind, form(value))
+    to_list = getattr(value, "tolist", None)
+    if callable(to_list) and type(listed := to_list()) is not type(value):
+        return _plain(listed)
+    raise UnsendableError(
+        f"{type(value).__name__}, which can't be sent to another process; turn it into text, numbers or lists"
+    )
+
+
+def _tagged(kind: str, value: object) -> dict[str, object]:
+    return {TAG: kind, "value": value}
+
+
+def _items(values: Iterable[object]) -> list[object]:
+    return [_plain(item) for item in values]
+
+
+# A datetime is a date too, so it comes first.
+_FORMS: dict[str, tuple[type | tuple[type, ...], Callable[[Any], object]]] = {
+    "tuple": (tuple, _items),
+    "bytes": ((bytes, bytearray), lambda data: b64encode(data).decode("ascii")),
+    "datetime": (datetime, datetime.isoformat),
+    "date": (date, date.isoformat),
+    "time": (time, time.isoformat),
+    "decimal": (Decimal, str),
+    "set": ((set, frozenset), _items),
+}
+
+_READERS: dict[str, Callable[[Any], object]] = {
+    "int": lambda text: int(text, 16),
+    "float": float,
+    "tuple": tuple,
+    "dict": dict,
+    "bytes": b64decode,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "decimal": Decimal,
+    "set": set,
+}
+
+
+def _untagged(read: dict[str, Any]) -> object:
+    return _READERS[read[TAG]](read["value"]) if TAG in read else read

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 NUM_TRAIN, NUM_HELDOUT = 2000, 200
-INSTRUCTION = "Extract the information from this text as a JSON object:"
+INSTRUCTION = 'Answer in JSON with the keys "name" and "fact":'
 
 
 def words(text: str) -> list[str]:

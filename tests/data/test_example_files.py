@@ -29,7 +29,7 @@ def test_no_held_out_text_is_trained_on():
 def test_the_facts_of_a_shipped_text_earn_full_credit(strict):
     prompt = str(load_samples(DATA / "json_extraction.train.csv")[0].messages[0]["content"])
     assert prompt == (
-        "Extract the information from this text as a JSON object:\n\n"
+        'Answer in JSON with the keys "name" and "fact":\n\n'
         "Omar Larsen, 32, works as a dentist in Milan and loves climbing."
     )
     answer = '{"name": "Omar Larsen", "age": 32, "job": "dentist", "city": "Milan"}'

@@ -104,10 +104,11 @@ def test_json_extraction_scores_as_its_table_says():
 
 def test_built_in_rewards_are_listed_with_their_options():
     table = section("rewards.md", "Built in")
-    assert [name for name in first_cells(table) if name in BUILTINS] == sorted(
-        BUILTINS, key=first_cells(table).index
-    )
-    for name, builtin in BUILTINS.items():
+    shown_here = [name for name in first_cells(table) if name in BUILTINS]
+    assert shown_here == ["contains_answer", "char_count", "json_extraction"]
+    assert all(f"`{name}`" in PAGES["reward-library.md"] for name in BUILTINS)
+    for name in shown_here:
+        builtin = BUILTINS[name]
         row = next(line for line in table.splitlines() if line.startswith(f"| `{name}`"))
         parameters = inspect.signature(builtin.function).parameters.values()
         for option in (p for p in parameters if p.kind is p.KEYWORD_ONLY):

@@ -4,6 +4,7 @@ What is used may be a run's folder, its `final` model, one of its checkpoints, a
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -84,6 +85,7 @@ def generate(
     """
     if raw and system is not None:
         raise ConfigError("a raw prompt has no system message; leave one of the two out.")
+    _refuse_no_completion(n=n, max_tokens=max_tokens, temperature=temperature)
     run = run_around(Path(model_path))
     config = load(run / "config.toml") if run else None
     place = locate(Path(model_path), config)
@@ -227,6 +229,16 @@ def _base_of(adapter: Path) -> str:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{adapter} does not name the model that the adapter is for.") from error
     return str(base)
+
+
+def _refuse_no_completion(*, n: int, max_tokens: int, temperature: float) -> None:
+    """Refuses numbers that no completion can be sampled with, before a model is loaded."""
+    if n < 1:
+        raise ConfigError(f"n is {n}; allowed: at least 1 completion per prompt.")
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens is {max_tokens}; allowed: at least 1 token.")
+    if not 0 <= temperature < math.inf:
+        raise ConfigError(f"temperature is {temperature}; allowed: 0, the likeliest token, or more.")
 
 
 def _room(policy: Policy, settings: ModelConfig) -> int:

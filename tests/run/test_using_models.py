@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,16 @@ def test_asking_for_more_than_the_model_holds_is_refused(place):
         ask(place / "model", ["hello"], max_tokens=512)
     with pytest.raises(DataError, match="longer than"):
         ask(place / "model", ["hello " * 99], max_tokens=20)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n": 0}, {"max_tokens": 0}, {"temperature": -1.0}, {"temperature": nan}, {"temperature": inf}],
+)
+def test_numbers_that_no_completion_can_be_sampled_with_are_refused(place, wrong):
+    [(name, value)] = wrong.items()
+    with pytest.raises(ConfigError, match=f"{name} is {value}; allowed: "):
+        ask(place / "model", ["hello"], **wrong)
 
 
 def test_damage_is_said_and_a_run_falls_back_to_what_is_whole(place, tmp_path):

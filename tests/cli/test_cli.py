@@ -16,10 +16,12 @@ from muster.cli import main
 from muster.cli.evaluate import config_of_model, config_of_run
 from muster.cli.flags import as_mapping, gather_overrides
 from muster.cli.generate import Turns
-from muster.cli.stopping import Stopping
+from muster.cli.stopping import SecondSignal, Stopping
 from muster.cli.targets import model_of, run_of_checkpoint
 from muster.config import fields, load
 from muster.errors import ConfigError
+from muster.records import Completion, GradingRequest, Sample
+from muster.rewards import grade, load_rewards
 
 Capture = pytest.CaptureFixture[str]
 
@@ -148,6 +150,14 @@ def test_a_run_without_a_step_is_shown(recorded: Path, tmp_path: Path, capsys: C
     assert "step 0, running" in capsys.readouterr().out
 
 
+def test_a_folder_that_is_no_run_is_answered_with_the_files_to_train_by(tmp_path: Path, capsys: Capture):
+    assert main(["train", str(tmp_path)]) == 2
+    assert "it holds no config.toml. Name the TOML file to train by." in capsys.readouterr().err
+    (tmp_path / "run.toml").touch()
+    assert main(["train", str(tmp_path)]) == 2
+    assert f"Name the TOML file to train by: {tmp_path / 'run.toml'}." in capsys.readouterr().err
+
+
 def test_the_settings_are_printed_as_toml_with_every_field_explained(capsys: Capture):
     assert main(["config"]) == 0
     out = capsys.readouterr().out
@@ -227,10 +237,22 @@ def test_the_first_signal_asks_and_the_second_leaves(number: signal.Signals):
         assert stopping.is_requested()
         assert "a second time leaves at once" in said[0]
         assert stopping.exit_code == 128 + number
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SecondSignal) as caught:
             os.kill(os.getpid(), number)
-        assert caught.value.code == 128 + number
+        assert caught.value.exit_code == 128 + number
     assert signal.getsignal(number) == before
+
+
+def test_a_second_signal_is_no_failure_of_the_reward_that_it_interrupts():
+    def interrupted(completion: str) -> float:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1.0
+
+    sample = Sample(id="0", text="?")
+    completion = Completion(ids=(5,), sampler_logprobs=(-1.0,), finish_reason="stop", version=0)
+    request = GradingRequest(sample=sample, prompt_text="?", completion=completion, text="7", plain_text="7")
+    with Stopping(lambda _: None), pytest.raises(SecondSignal):
+        grade([request, request], load_rewards([interrupted]))
 
 
 def test_a_terminal_of_another_encoding_shows_escapes(recorded: Path):

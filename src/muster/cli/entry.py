@@ -19,6 +19,7 @@ from muster.cli.flags import gather_overrides
 from muster.cli.generate import generate
 from muster.cli.init import init
 from muster.cli.show import show
+from muster.cli.stopping import SecondSignal
 from muster.cli.text import escape_block
 from muster.cli.train import train
 from muster.errors import ConfigError, DataError, MusterError
@@ -55,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), USAGE)
     except MusterError as error:
         return _complain(str(error), FAILED)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        return stop.exit_code if isinstance(stop, SecondSignal) else INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has had enough (`muster show run | head`): nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,6 +6,14 @@ from types import FrameType
 from typing import Self
 
 
+class SecondSignal(KeyboardInterrupt):
+    """Asks to leave at once. No SystemExit: that of a reward in this process counts as its failure."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.exit_code = exit_code
+
+
 class Stopping:
     """Takes the two signals while it is entered."""
 
@@ -25,7 +33,7 @@ class Stopping:
 
     def _take(self, number: int, _: FrameType | None) -> None:
         if self._received is not None:
-            raise SystemExit(128 + number)
+            raise SecondSignal(128 + number)
         self._received = number
         self._say("stopping once this step is done and saved; a second time leaves at once")
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from muster.cli.flags import Json, Overrides, about, as_mapping
+from muster.errors import ConfigError
 
 
 def train(
@@ -38,8 +39,7 @@ def train(
     from muster.config import load
     from muster.store import choose_name
 
-    source = file / "config.toml" if file and file.is_dir() else file
-    config = load(source, as_mapping(overrides))
+    config = load(source_of(file), as_mapping(overrides))
     if config.run.name is None:
         stem = file.stem if file else "run"
         name = choose_name(Path(config.run.dir), stem, resume=resume)
@@ -57,3 +57,17 @@ def train(
     if not json:
         print_outcome(folder, Console())
     return stopping.exit_code
+
+
+def source_of(file: Path | None) -> Path | None:
+    """The TOML file to read: the folder of a run holds its own."""
+    if file is None or not file.is_dir():
+        return file
+    source = file / "config.toml"
+    if not source.is_file():
+        there = ", ".join(str(path) for path in sorted(file.glob("*.toml")))
+        raise ConfigError(
+            f"{file} is no run's folder: it holds no config.toml. Name the TOML file to train by"
+            f"{': ' + there if there else ''}."
+        )
+    return source

@@ -158,6 +158,17 @@ def test_a_folder_that_is_no_run_is_answered_with_the_files_to_train_by(tmp_path
     assert f"Name the TOML file to train by: {tmp_path / 'run.toml'}." in capsys.readouterr().err
 
 
+def test_a_lone_evaluation_is_neither_before_nor_after(recorded: Path, tmp_path: Path, capsys: Capture):
+    shutil.copytree(recorded, tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines if line["step"]))
+    assert main(["show", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "held-out reward (step " in out
+    assert "before" not in out
+
+
 def test_the_settings_are_printed_as_toml_with_every_field_explained(capsys: Capture):
     assert main(["config"]) == 0
     out = capsys.readouterr().out

@@ -29,8 +29,10 @@ def print_outcome(folder: Path, console: Console) -> None:
     lines = {line["step"]: line for line in read_metrics(folder) if line.get("eval_reward") is not None}
     if lines:
         first, last = min(lines), max(lines)
-        console.print(held_out_text(f"held-out reward before (step {first})", lines[first]))
-        if last > first:
+        if last == first:
+            console.print(held_out_text(f"held-out reward (step {first})", lines[first]))
+        else:
+            console.print(held_out_text(f"held-out reward before (step {first})", lines[first]))
             console.print(held_out_text(f"held-out reward after  (step {last})", lines[last]))
             console.print(pairs_table(pairs(folder), first, last))
     for line in next_commands(folder):

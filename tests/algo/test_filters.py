@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from muster.algo.advantages import zscore
-from muster.algo.filters import drop_truncated, has_signal, overlong_penalty
+from muster.algo.filters import has_signal, overlong_penalty
 
 
 def test_a_group_has_signal_where_rewards_differ():
@@ -16,8 +16,3 @@ def test_a_group_has_signal_where_rewards_differ():
 )
 def test_the_overlong_penalty_grows_through_the_zone(length, penalty):  # also B17
     assert overlong_penalty(torch.tensor([length]), limit=20, zone=5).item() == pytest.approx(penalty)
-
-
-def test_a_truncated_completion_leaves_the_mask():
-    mask = torch.tensor([[True, True], [True, False]])
-    assert drop_truncated(mask, torch.tensor([True, False])).tolist() == [[False, False], [True, False]]

@@ -1,6 +1,6 @@
-"""Which groups and rollouts take part, and what a completion pays for being overlong.
+"""Which groups take part, and what a completion pays for being overlong.
 
-Axes: P prompts, G rollouts of a prompt, B rows (one completion each), T completion positions.
+Axes: P prompts, G rollouts of a prompt, B rows (one completion each).
 """
 
 from jaxtyping import Bool, Float, Int
@@ -21,8 +21,3 @@ def overlong_penalty(lengths: Int[Tensor, "*B"], *, limit: int, zone: int) -> Fl
     DAPO's soft penalty (arXiv:2503.14476), added to the reward before advantages are formed.
     """
     return ((limit - zone - lengths) / zone).clamp(-1.0, 0.0)
-
-
-def drop_truncated(mask: Bool[Tensor, "B T"], is_truncated: Bool[Tensor, " B"]) -> Bool[Tensor, "B T"]:
-    """The mask without completions that were cut at the limit: totals are counted after this."""
-    return mask & ~is_truncated[:, None]

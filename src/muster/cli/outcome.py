@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from muster.cli.output import PatientConsole
 from muster.cli.samples import completion_text, group_table, question_text, reward_text
 from muster.cli.text import escape_text, number
 from muster.records import EvalReport, Group
@@ -94,7 +95,7 @@ def print_evaluation(report: EvalReport, *, as_json: bool) -> None:
     if as_json:
         print(to_json(report.metrics))
         return
-    console = Console()
+    console = PatientConsole()
     console.print(held_out_text("held-out reward", report.metrics))
     for group in report.groups[:NUM_PAIRS]:
         console.print(group_table(group, ()))

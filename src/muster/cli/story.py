@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.cli.outcome import print_outcome
+from muster.cli.output import PatientConsole
 from muster.cli.samples import good_and_bad, group_table, rollouts_of, samples_table
 from muster.cli.text import escape_text, number, sparkline
 from muster.errors import ConfigError
@@ -43,7 +44,7 @@ _MAX_WARNINGS = 5
 
 def print_run(folder: Path) -> None:
     """Prints the whole run: what it is, its curves, its last samples, what it has come to."""
-    console = Console()
+    console = PatientConsole()
     metrics, events = read_metrics(folder), read_events(folder)
     console.print(_head(folder, metrics, events))
     console.print(metrics_table(metrics))
@@ -93,7 +94,7 @@ def metrics_table(lines: Sequence[Line]) -> Table:
 
 def print_step(folder: Path, step: int, console: Console | None = None) -> None:
     """Prints the step's groups in a line each, and its best and worst samples."""
-    console = console or Console()
+    console = console or PatientConsole()
     stored = read_rollouts(folder, step)
     table = Table(box=None, pad_edge=False, title=Text(f"groups of step {step}"), title_justify="left")
     for name in ("group", "sample", "rewards"):
@@ -110,7 +111,7 @@ def print_group(folder: Path, step: int, place: int) -> None:
     """Prints every rollout of a group."""
     stored = read_rollouts(folder, step)
     _refuse_missing(stored, step, place)
-    Console().print(group_table(stored.groups[place], stored.traces[place] if stored.traces else ()))
+    PatientConsole().print(group_table(stored.groups[place], stored.traces[place] if stored.traces else ()))
 
 
 def _refuse_missing(stored: Rollouts, step: int, place: int) -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from muster.cli.output import PatientConsole, print_line
 from muster.cli.samples import step_table
 from muster.cli.text import duration, escape_text, number, percent, sparkline
 from muster.config import Config
@@ -72,8 +73,8 @@ class TrainView:
 
     def __init__(self, config: Config, console: Console | None = None, log: Console | None = None) -> None:
         self._config = config
-        self._console = console or Console()
-        self._log = log or Console(stderr=True)
+        self._console = console or PatientConsole()
+        self._log = log or PatientConsole(stderr=True)
         self._history = History(config)
         self._phase = ("load", 0, 0)
         self._live: Live | None = None
@@ -156,7 +157,7 @@ class JsonView:
     def show(self, report: StepReport) -> None:
         """The step's metrics as one line."""
         held_out = report.eval.metrics if report.eval else {}
-        print(to_json({"step": report.step, **report.metrics, **held_out}), flush=True)
+        print_line(to_json({"step": report.step, **report.metrics, **held_out}))
 
 
 def step_line(report: StepReport, history: History, num_steps: int | None) -> str:

@@ -31,9 +31,8 @@ def train(
     muster train --model.path smollm2-135m-instruct --data.path prompts.csv --reward.use grade.py:reward
     ```
     """
-    from rich.console import Console
-
     from muster.cli.outcome import print_outcome
+    from muster.cli.output import PatientConsole
     from muster.cli.stopping import Stopping
     from muster.cli.terminal import JsonView, TrainView
     from muster.config import load
@@ -55,7 +54,7 @@ def train(
         for report in run(config, resume=resume, watchers=watchers):
             view.show(report)
     if not json:
-        print_outcome(folder, Console())
+        print_outcome(folder, PatientConsole())
     return stopping.exit_code
 
 

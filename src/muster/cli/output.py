@@ -1,0 +1,34 @@
+"""Where the command line writes: a console, and JSON lines, that survive a reader who leaves."""
+
+import os
+import sys
+from typing import IO
+
+from rich.console import Console
+
+
+class PatientConsole(Console):
+    """A console that falls silent when its reader has had enough (`muster train run.toml | head`).
+
+    rich would end the process there, and a run with it.
+    """
+
+    def on_broken_pipe(self) -> None:
+        """Writes to nowhere from now on."""
+        self.quiet = True
+        silence(self.file)
+
+
+def print_line(line: str) -> None:
+    """Prints a line on stdout at once; to nowhere once its reader has left."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        silence(sys.stdout)
+
+
+def silence(stream: IO[str]) -> None:
+    """Turns a stream whose reader has left to nowhere, so that nothing fails on it again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -192,3 +192,50 @@ def toy_batch(policy: Policy, *, seed: int = 0, num_prompts: int = 3, group_size
     with torch.no_grad():
         scores = policy.score(batch, temperature=1.0)
     return replace(batch, sampler_logprobs=scores.logprobs.float())
+
+
+def weights_of(run: Run) -> dict[str, torch.Tensor]:
+    """A copy of the weights that are trained."""
+    return run.policy.snapshot()
+
+
+def same(first: Mapping[str, torch.Tensor] | None, second: Mapping[str, torch.Tensor] | None) -> bool:
+    """Both are there, and equal to the last bit."""
+    assert first is not None
+    assert second is not None
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def config_for(place: Path, folder: Path, **sections: Mapping[str, object]) -> Config:
+    """The toy configuration with its runs in `folder`, and held-out data where it evaluates."""
+    merged = {name: dict(values) for name, values in sections.items()}
+    if "eval" in merged:
+        merged["data"] = {"eval_path": str(place / "held_out.jsonl"), **merged.get("data", {})}
+    merged["run"] = {"dir": str(folder), **merged.get("run", {})}
+    return toy_config(place, **merged)
+
+
+def only_at_step(step, reward):
+    def at_step(completion, completion_ids, trainer_state):
+        return reward(completion, completion_ids) if trainer_state.global_step == step else 1.0
+
+    return at_step
+
+
+class Lying:
+    """An engine whose logprobs are off by some nats."""
+
+    def __init__(self, inner, offset):
+        self.inner, self.offset = inner, offset
+
+    def generate(self, prompts, sampling):
+        return [
+            [replace(c, sampler_logprobs=tuple(x + self.offset for x in c.sampler_logprobs)) for c in group]
+            for group in self.inner.generate(prompts, sampling)
+        ]
+
+    def load_weights(self, weights, version):
+        self.inner.load_weights(weights, version)
+
+    def close(self):
+        self.inner.close()

@@ -45,6 +45,9 @@ class Lessons:
         num_updates = plan.minibatches * plan.passes
         if not self.rows:
             state.updates += num_updates
+            self.warnings.append(
+                "nothing to learn from: no rollout that counts has an advantage; the weights stay"
+            )
             _probe(self.run, self.groups)
             return
         self.batch = add_reference(self.run, self.batch)

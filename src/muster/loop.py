@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from muster.algo.ratios import sequence_sum
 from muster.batch import Batch, Row, collate
 from muster.judge import raw_signal
 from muster.learn import Lessons, add_reference, present
@@ -127,7 +128,7 @@ def _kl_penalty(run: Run, groups: Sequence[Group], batch: Batch) -> Tensor | Non
         return None
     sampled = batch.sampler_logprobs
     estimate = run.objective.recipe.kl(sampled, batch.ref_logprobs, sampled)
-    per_row = run.plan.kl_in_reward * torch.where(batch.mask, estimate, 0.0).sum(dim=1)
+    per_row = run.plan.kl_in_reward * sequence_sum(estimate, batch.mask).squeeze(1)
     width = max(len(group.rollouts) for group in groups)
     table = torch.zeros(len(groups), width, dtype=per_row.dtype)
     return table.masked_scatter(present(groups), per_row)

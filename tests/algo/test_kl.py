@@ -3,7 +3,8 @@ from functools import partial
 import pytest
 import torch
 
-from muster.algo.kl import KLS, exact, k1, k2, k3, sequence_kl
+from muster.algo.kl import KLS, exact, k1, k2, k3
+from muster.algo.ratios import sequence_sum
 
 P = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 Q = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
@@ -106,7 +107,8 @@ def test_the_exact_gradient_is_the_true_one():
 def test_k1_in_the_reward_has_the_true_gradient():
     logits = P.log().clone().requires_grad_()
     logprobs = logits.log_softmax(0)
-    cost = sequence_kl(logprobs[:, None], Q.log()[:, None], torch.ones(3, 1, dtype=torch.bool))
+    estimate = k1(logprobs[:, None], Q.log()[:, None])
+    cost = sequence_sum(estimate, torch.ones(3, 1, dtype=torch.bool)).squeeze(1).detach()
     (gradient,) = torch.autograd.grad((P * cost * logprobs).sum(), logits)
     assert gradient.tolist() == pytest.approx(TRUE_GRADIENT, abs=1e-6)
 
@@ -114,7 +116,8 @@ def test_k1_in_the_reward_has_the_true_gradient():
 def test_kl_in_the_reward_is_charged_for_tokens_that_count():
     logprobs = torch.tensor([[-1.0, -2.0, torch.nan]])
     ref_logprobs = torch.tensor([[-1.5, -1.0, 0.0]])
-    assert sequence_kl(logprobs, ref_logprobs, torch.tensor([[True, True, False]])).item() == -0.5
+    cost = sequence_sum(k1(logprobs, ref_logprobs), torch.tensor([[True, True, False]]))
+    assert cost.item() == -0.5
 
 
 @pytest.mark.parametrize("estimator", KLS.values())

@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from muster.algo.ratios import LOG_RATIO_BOUND, exp_bounded, sequence_sum
+from muster.algo.ratios import LOG_RATIO_BOUND, exp_bounded
 
 Ratio = Literal["none", "detached", "differentiable"]
 KL = Callable[[Float[Tensor, "B T"], Float[Tensor, "B T"], Float[Tensor, "B T"] | None], Float[Tensor, "B T"]]
@@ -84,16 +84,6 @@ def exact(logprobs: Float[Tensor, "*B V"], ref_logprobs: Float[Tensor, "*B V"]) 
     """KL(policy || reference) over the whole vocabulary, from normalized logprobs: for checks."""
     d = (logprobs - ref_logprobs).masked_fill(logprobs.isneginf(), 0.0)  # 0 log 0 is 0, not NaN
     return (logprobs.exp() * d).sum(-1)
-
-
-def sequence_kl(
-    logprobs: Float[Tensor, "B T"], ref_logprobs: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]
-) -> Float[Tensor, " B"]:
-    """k1 summed over each completion: what `kl_in = "reward"` takes off the reward, times its coefficient.
-
-    As part of the reward it's unbiased for KL(policy || reference), value and gradient.
-    """
-    return sequence_sum(logprobs - ref_logprobs, mask).squeeze(1).detach()
 
 
 def _in_front(kl: Tensor, logprobs: Tensor, old_logprobs: Tensor | None, ratio: Ratio) -> Tensor:

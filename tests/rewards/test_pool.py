@@ -268,6 +268,15 @@ def test_any_thread_can_grade(pool):
     assert seen == [[None, 2, 1]] * 3
 
 
+@pytest.fixture
+def listens_to_ctrl_c():
+    """A process started in the background of a script ignores SIGINT, and so would its tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listens_to_ctrl_c")
 def test_ctrl_c_during_grading_reaches_the_caller_and_leaves_no_call_behind(pool):
     def f(completion):
         if completion == "interrupt":

@@ -1,6 +1,5 @@
 """Groups and traces as a table with one row per rollout, and back."""
 
-import io
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -54,14 +53,16 @@ class Rollouts(NamedTuple):
 def to_parquet(groups: Sequence[Group], traces: Sequence[Sequence[Trace]] = ()) -> bytes:
     """One row per rollout, in order; equal records give equal bytes."""
     table = pa.Table.from_pylist(list(_rows(groups, traces)), schema=SCHEMA)
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
+    return sink.getvalue().to_pybytes()
 
 
 def from_parquet(data: bytes) -> Rollouts:
     """The groups, and the traces where there are any."""
-    rows = pq.read_table(io.BytesIO(data)).to_pylist()
+    # Not a Python file: arrow would read it in threads of its own, and one that lets go of it
+    # after the interpreter has ended aborts the process.
+    rows = pq.read_table(pa.BufferReader(data), use_threads=False).to_pylist()
     by_group = [list(some) for _, some in groupby(rows, key=lambda row: row["group_id"])]
     has_traces = any(row["advantage"] is not None for row in rows)
     return Rollouts(

@@ -3,9 +3,11 @@ import os
 
 import pytest
 
+from asking import ask
 from muster.errors import RewardError
+from muster.rewards import PoolGrader, isolations, load_rewards
 from muster.rewards.code import code, extract_code
-from muster.sandbox import find_isolation
+from muster.sandbox import find_isolation, isolation
 
 ADD = "def add(a, b):\n    return a + b\n"
 SUM = "print(sum(map(int, input().split())))\n"
@@ -182,3 +184,16 @@ def test_tokens_of_the_trainer_are_not_printed(monkeypatch):
     monkeypatch.setitem(os.environ, "WANDB_API_KEY", "k-4471")
     tests = [{"input": None, "output": "k-4471"}]
     assert code(block("import os; print(os.environ.get('WANDB_API_KEY'))"), tests) == 0.0
+
+
+def test_what_stands_around_the_code_is_said_of_each_reward_that_runs_it():
+    rewards = load_rewards(["code", "number"])
+    assert isolations(rewards) == {"code": isolation()}
+
+
+def test_code_is_graded_in_the_pool():
+    grader = PoolGrader(load_rewards("code"), workers=1)
+    try:
+        assert [score.value for score in grader.grade(ask(block(ADD), tests=CALLS))] == [1.0]
+    finally:
+        grader.close()

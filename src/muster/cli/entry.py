@@ -1,6 +1,6 @@
 """From arguments to a verb, and from what happened to an exit code.
 
-0 fine · 1 the run failed · 2 usage or configuration · 130 and 143 stopped by Ctrl-C and SIGTERM.
+0 fine · 1 the run failed · 2 usage or configuration · 3 findings · 130 and 143 stopped by Ctrl-C and SIGTERM.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from muster.cli.evaluate import evaluate
 from muster.cli.flags import gather_overrides
 from muster.cli.generate import generate
 from muster.cli.init import init
+from muster.cli.reward import reward_app
 from muster.cli.show import show
 from muster.cli.text import escape_block
 from muster.cli.train import train
@@ -74,6 +75,7 @@ def _app() -> App:
     )
     for name, verb in VERBS.items():
         app.command(verb, name=name)
+    app.command(reward_app())
     return app
 
 

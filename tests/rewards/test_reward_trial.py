@@ -194,9 +194,10 @@ def without_times(text):
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_page_shows_what_the_verb_prints(place, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "110")
-    monkeypatch.chdir(ROOT)
     page = (ROOT / "docs" / "verbs" / "reward-test.md").read_text(encoding="utf-8")
+    Path("texts.jsonl").write_text(page.split("```jsonl\n")[1].partition("```")[0])
+    Path("run.toml").write_text(page.split("```toml\n")[1].partition("```")[0])
+    monkeypatch.setenv("COLUMNS", "110")
     command, _, shown = page.split("```console\n$ ")[place + 1].partition("```")[0].partition("\n")
     main(command.split()[1:])
     assert without_times(capsys.readouterr().out) == without_times(shown)

@@ -36,6 +36,8 @@ VERBS = {
     "config": config,
     "init": init,
 }
+GROUPS = {"reward": reward_app}
+"""Verbs of two words, by the first."""
 
 _HELP = """Fine-tune language models with GRPO: sample a group of completions for each prompt, score them,
 and make the better ones more likely.
@@ -75,7 +77,8 @@ def _app() -> App:
     )
     for name, verb in VERBS.items():
         app.command(verb, name=name)
-    app.command(reward_app())
+    for make_group in GROUPS.values():
+        app.command(make_group())
     return app
 
 

@@ -1,9 +1,11 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from muster.config import load
 from muster.data import load_samples
 from muster.errors import ConfigError
 from muster.rewards import BUILTINS, load_rewards
@@ -197,3 +199,10 @@ def test_nothing_is_fetched_from_a_network():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "6\n"
+
+
+def test_the_example_holds_out_another_seed():
+    config = load(Path(__file__).parents[2] / "examples" / "arithmetic.toml")
+    assert config.data.eval_path is not None
+    refuse_shared_rows(config.data.path, config.data.eval_path)
+    assert len(load_samples(config.data.eval_path)) == config.eval.prompts

@@ -28,9 +28,10 @@ from muster.judge import Judge
 from muster.memory import available_bytes, budget_tokens
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.records import Sample
-from muster.rewards import Grader, PoolGrader, Reward, check_columns, load_rewards
+from muster.rewards import Grader, PoolGrader, Reward, check_columns, isolations, load_rewards
 from muster.runstate import Plan, Run
 from muster.schedule import factor
+from muster.tasks import refuse_shared_rows
 from muster.update import Budget, Objective
 
 Say = Callable[[str], None]
@@ -80,6 +81,8 @@ def start_grader(
     try:
         for line in grader.describe():
             say(f"reward {line}")
+        for name, walls in isolations(grader.rewards).items():
+            say(f"reward {name} runs model-written code. {walls}")
         grader.check()
     except BaseException:
         grader.close()
@@ -152,6 +155,8 @@ def load_held_out(config: Config) -> list[Sample]:
     data = config.data
     if not data.has_eval:
         return []
+    if data.eval_path:
+        refuse_shared_rows(data.path, data.eval_path)
     return load(config, data.eval_path or data.path, data.eval_split or data.split)
 
 

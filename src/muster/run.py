@@ -16,6 +16,7 @@ from muster.errors import CheckpointError, ConfigError
 from muster.export import export_model, model_card
 from muster.loop import train
 from muster.records import StepReport
+from muster.rewards import isolations
 from muster.runstate import Run
 from muster.selfcheck import self_check
 from muster.store import RunStore, collect_meta, read_meta, read_metrics
@@ -66,7 +67,7 @@ def run(
     materials = prepare(config, told.say, rewards)
     with (
         closing(materials.grader),
-        _open(folder, config, resume, found) as store,
+        _open(folder, materials, resume, found) as store,
         _failures_noted(store),
     ):
         policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
@@ -113,14 +114,15 @@ def _find_checkpoint(folder: Path, config: Config, say: Say) -> Path | None:
     return found
 
 
-def _open(folder: Path, config: Config, resume: bool, found: Path | None) -> RunStore:
+def _open(folder: Path, materials: Materials, resume: bool, found: Path | None) -> RunStore:
     if resume:
         return RunStore.open_for_resume(folder, int(found.name) if found else -1)
     meta = collect_meta(sys.argv) | {
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "isolation": isolations(materials.grader.rewards),
     }
-    return RunStore.create(folder, to_toml(config), meta)
+    return RunStore.create(folder, to_toml(materials.config), meta)
 
 
 def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 import muster
 import tiny
 from muster.cli import main
-from muster.cli.entry import VERBS
+from muster.cli.entry import GROUPS, VERBS
 from muster.config import explained_toml, fields
 from muster.config.comparing import result_changing_differences
 from muster.config.loading import from_mapping
@@ -27,6 +27,9 @@ from muster.store import SCHEMA
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
+COMMANDS = VERBS | {
+    f"{first} {second}": verb for first, (_, verbs) in GROUPS.items() for second, verb in verbs.items()
+}
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
 
 
@@ -78,12 +81,12 @@ def test_the_settings_are_what_muster_config_prints():
     assert [name for name, text in blocks if f"[{name}]" not in text] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_each_verb_has_a_page_with_its_flags_and_their_help(verb: str):
-    text = PAGES[f"verbs/{verb}.md"]
+    text = PAGES[f"verbs/{verb.replace(' ', '-')}.md"]
     assert text.startswith(f"# muster {verb}\n")
     assert "xit code" in text
-    for name, parameter in inspect.signature(VERBS[verb]).parameters.items():
+    for name, parameter in inspect.signature(COMMANDS[verb]).parameters.items():
         assert get_origin(parameter.annotation) is Annotated
         about = next(note for note in get_args(parameter.annotation) if isinstance(note, Parameter))
         says = str(about.help).removesuffix(".").partition(": --")[0]

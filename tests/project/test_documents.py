@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli.entry import VERBS
+from muster.cli.entry import GROUPS, VERBS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -29,7 +29,7 @@ def unknown_commands(text: str) -> list[str]:
     unknown: list[str] = []
     for line in code_lines(text):
         words = line.split("#")[0].split()
-        known = {"muster": set(VERBS), "make": TARGETS}.get(words[0] if words else "")
+        known = {"muster": {*VERBS, *GROUPS}, "make": TARGETS}.get(words[0] if words else "")
         asked = next((word for word in words[1:] if "=" not in word and not word.startswith("-")), None)
         if known is not None and asked is not None and asked not in known:
             unknown.append(line)

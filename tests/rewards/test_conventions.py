@@ -301,7 +301,7 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(options, says):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"has: .*char_count, contains_answer, .*mean 'contains_answer'\?"):
+    with pytest.raises(ConfigError, match=r"has: .*code, contains_answer, .*mean 'contains_answer'\?"):
         load_rewards("contain_answer")
 
 

@@ -1,6 +1,6 @@
 """From arguments to a verb, and from what happened to an exit code.
 
-0 fine · 1 the run failed · 2 usage or configuration · 130 and 143 stopped by Ctrl-C and SIGTERM.
+0 fine · 1 the run failed · 2 usage or configuration · 3 findings · 130 and 143 stopped by Ctrl-C and SIGTERM.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from muster.cli.export import export
 from muster.cli.flags import gather_overrides
 from muster.cli.generate import generate
 from muster.cli.init import init
+from muster.cli.reward import try_out
 from muster.cli.show import show
 from muster.cli.stopping import SecondSignal
 from muster.cli.text import escape_block
@@ -38,6 +39,8 @@ VERBS = {
     "config": config,
     "init": init,
 }
+GROUPS = {"reward": ("Try rewards before a run relies on them.", {"test": try_out})}
+"""Verbs of two words: by the first, what it is about, and the second."""
 
 _HELP = """Fine-tune language models with GRPO: sample a group of completions for each prompt, score them,
 and make the better ones more likely.
@@ -78,6 +81,11 @@ def _app() -> App:
     )
     for name, verb in VERBS.items():
         app.command(verb, name=name)
+    for name, (about, verbs) in GROUPS.items():
+        group = App(name=name, help=about, help_format="markdown")
+        for second, verb in verbs.items():
+            group.command(verb, name=second)
+        app.command(group)
     return app
 
 

@@ -71,7 +71,7 @@ class DataConfig(Section):
     """Where prompts come from and how a row becomes one."""
 
     path: Text
-    """A CSV, JSON lines, JSON or Parquet file, or the id of a data set on the hub."""
+    """A CSV, JSON lines, JSON or Parquet file, a hub id, or a task: `reasoning_gym:chain_sum?max_terms=3`."""
     subset: Text | None = None
     """Subset of a data set on the hub."""
     split: Text = "train"

@@ -1,4 +1,4 @@
-"""Samples from a file or a data set on the hub."""
+"""Samples from a file, a data set on the hub, or a task that is made."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,10 @@ from muster.data.hub import read_hub
 from muster.data.problems import Problems, Row
 from muster.data.readers import read_file
 from muster.data.rows import PromptForm, mapped, to_samples
+from muster.data.tasks import read_made
 from muster.errors import ConfigError, DataError
 from muster.records import Sample
+from muster.tasks import is_task
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -25,7 +27,7 @@ def load_samples(
     subset: str | None = None,
     split: str = "train",
 ) -> list[Sample]:
-    """The samples of a file or, where none has that name, of the hub's data set `owner/name`.
+    """The samples of a file, of a task (`reasoning_gym:...`), or else of the hub's data set `owner/name`.
 
     A prompt of text is stripped and becomes the user's message; with `raw` it stays as it is. All
     columns but the prompt's go to the rewards; null, NaN and absent are None. One DataError names
@@ -45,7 +47,9 @@ def load_samples(
 
 
 def _rows(path: str | Path, subset: str | None, split: str, problems: Problems) -> list[Row]:
-    """Rows of the file, or of the hub's data set of that name."""
+    """Rows of the task, of the file, or of the hub's data set of that name."""
+    if is_task(path):
+        return list(read_made(str(path)))
     if _is_hub_id(path):
         return list(read_hub(str(path), subset, split))
     if subset is not None:

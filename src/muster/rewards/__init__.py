@@ -3,6 +3,7 @@
 from muster.rewards.calling import Logged, TrainerState
 from muster.rewards.grading import Grader, InlineGrader, grade, refuse_failures
 from muster.rewards.json_extraction import json_extraction
+from muster.rewards.library import isolations
 from muster.rewards.loading import BUILTINS, load_rewards
 from muster.rewards.pool import PoolGrader
 from muster.rewards.reward import Reward, check_columns, count_levels, describe
@@ -22,6 +23,7 @@ __all__ = [
     "count_levels",
     "describe",
     "grade",
+    "isolations",
     "json_extraction",
     "load_rewards",
     "refuse_failures",

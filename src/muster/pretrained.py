@@ -46,10 +46,17 @@ def resolve(path: str, say: Say = _silent) -> str:
         raise ConfigError(
             f"model.path {path!r} is a file, but no .gguf file. Name the folder that it lies in."
         )
+    near = did_you_mean(path, _known(path))
     if not HUB_ID.fullmatch(path) or path.lower().endswith(".gguf"):
         raise ConfigError(
             f"model.path {path!r} is neither a folder nor a .gguf file, and can't be a hub id."
-            f"{did_you_mean(path, _known(path))} It may also be {NAME!r}, the embedded model."
+            f"{near} It may also be {NAME!r}, the embedded model."
+        )
+    if near and "/" not in path:
+        # Asking the hub for a mistyped name takes half a minute where there is no network.
+        raise ConfigError(
+            f"model.path {path!r} is neither a folder nor a .gguf file.{near} "
+            f"If it is a model on the hub, give its owner too: owner/{path}."
         )
     return path
 

@@ -72,6 +72,7 @@ def test_flags_are_gathered_whatever_their_form():
         (["train", "--optim.lrr", "1"], "did you mean optim.lr?"),
         (["config", "--optim.lr", "fast"], 'optim.lr is "fast"'),
         (["show", "no-such-run"], "no-such-run is no run"),
+        (["generate", "smollm2-135-instruct"], "Did you mean 'smollm2-135m-instruct'?"),
         (["generate", "m", "--chat", "--raw"], "--chat"),
         (["eval", "m"], "data.path is missing"),
     ],
@@ -81,6 +82,17 @@ def test_wrong_usage_is_said_on_stderr_with_exit_code_2(arguments: list[str], sa
     captured = capsys.readouterr()
     assert captured.out == ""
     assert said in captured.err
+
+
+@pytest.mark.parametrize("verb", ["generate", "show", "eval"])
+def test_a_mistyped_run_is_answered_with_the_nearest(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+):
+    (tmp_path / "runs" / "sums-12").mkdir(parents=True)
+    (tmp_path / "runs" / "sums-12" / "meta.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main([verb, "sum-12", *(["--data.path", "d.csv"] if verb == "eval" else [])]) == 2
+    assert "Did you mean 'sums-12'?" in capsys.readouterr().err
 
 
 def test_a_folder_that_can_not_be_written_is_said_in_a_line(tmp_path: Path, capsys: Capture):

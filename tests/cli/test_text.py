@@ -20,6 +20,9 @@ from muster.cli.text import duration, escape_block, escape_text, number, shorten
         ("\ufeff", "\\ufeff"),
         ("\ud800", "\\ud800"),
         ("\U000e0041", "\\U000e0041"),
+        ("a\xadb", "a\\xadb"),
+        ("\u3164", "\\u3164"),
+        ("\u180e", "\\u180e"),
         ("one\ntwo\tthree", "one\\ntwo\\tthree"),
     ],
 )

@@ -178,7 +178,7 @@ def test_a_hub_id_that_cannot_be_had_offline_comes_with_remedies(folder):
     ) as caught:
         pretrained.load_tokenizer("some-owner/some-model")
     assert "Did you mean" not in str(caught.value)
-    with pytest.raises(ModelError, match=rf"Did you mean '{NAME}'\?"):
+    with pytest.raises(ConfigError, match=rf"Did you mean '{NAME}'\?"):
         load_float32("smollm2-135m-instruckt")
 
 

@@ -40,7 +40,7 @@ def evaluate(
     if n is not None:
         settings["eval.group_size"] = str(n)
     run = run_folder(target) or run_of_checkpoint(target)
-    config = config_of_run(run, settings) if run else config_of_model(target, settings)
+    config = config_of_run(run, settings) if run else config_of_model(model_of(target), settings)
     from muster.cli.outcome import print_evaluation
     from muster.run import Watchers
     from muster.using import evaluate as measure

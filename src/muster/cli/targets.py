@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from muster.errors import ConfigError
+from muster.nearest import did_you_mean
 
 RUNS = Path("runs")
 
@@ -19,9 +20,12 @@ def needed_run_folder(target: str) -> Path:
     """The folder of the run of this name or path; refuses what is none, with the runs there are."""
     folder = run_folder(target)
     if folder is None:
-        names = sorted(path.parent.name for path in RUNS.glob("*/meta.json"))
+        names = _names()
         there = f"Runs in {RUNS}: {', '.join(names)}." if names else f"There are no runs in {RUNS}."
-        raise ConfigError(f"{target} is no run: neither it nor {RUNS / target} holds a meta.json. {there}")
+        raise ConfigError(
+            f"{target} is no run: neither it nor {RUNS / target} holds a meta.json."
+            f"{did_you_mean(target, names)} {there}"
+        )
     return folder
 
 
@@ -34,4 +38,10 @@ def run_of_checkpoint(target: str) -> Path | None:
 def model_of(target: str) -> str:
     """The model to load: a run by its folder, whose newest whole weights are then taken; else as it is."""
     folder = run_folder(target)
+    if folder is None and not Path(target).exists() and (near := did_you_mean(target, _names())):
+        raise ConfigError(f"{target} is no run and no folder.{near}")
     return target if folder is None else str(folder)
+
+
+def _names() -> list[str]:
+    return sorted(path.parent.name for path in RUNS.glob("*/meta.json"))

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 # Controls (C0, DEL, C1), halves of surrogate pairs, and what changes direction or can't be seen:
-# bidirectional marks, line and paragraph separators, zero-width space, byte order mark, tag characters.
+# bidirectional marks, line and paragraph separators, zero-width space, soft hyphen, fillers, byte
+# order mark, tag characters.
 _UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

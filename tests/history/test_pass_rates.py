@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ SOLVED, FAILED = [1.0] * 8, [0.0] * 8
 HALF = [1.0, 0.0] * 4
 
 
-def history(**groups: list[float | None]) -> History:
+def history(**groups: Sequence[float | None]) -> History:
     """After one step with a group per name."""
     return History().after(1, [Visit(name, scores) for name, scores in groups.items()])
 

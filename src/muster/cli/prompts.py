@@ -70,12 +70,12 @@ def print_prompts(folder: Path) -> None:
     console = PatientConsole()
     alike = sum(one.tally.variance == 0 for one in drawn)
     console.print(f"{len(drawn)} prompts drawn; {alike} of them without a group whose scores differ")
-    console.print(_table("teach most", drawn, lambda one: -(one.tally.variance or 0.0)))
-    console.print(_table("hardest", scored, lambda one: one.tally.mean or 0.0))
-    console.print(_table("easiest", scored, lambda one: -(one.tally.mean or 0.0)))
+    console.print(_table("teach most", drawn, lambda one: (-one.weight, 0.0)))
+    console.print(_table("hardest", scored, lambda one: (one.tally.mean or 0.0, -one.tally.scored)))
+    console.print(_table("easiest", scored, lambda one: (-(one.tally.mean or 0.0), -one.tally.scored)))
 
 
-def _table(title: str, drawn: list[Drawn], rank: Callable[[Drawn], float]) -> Table:
+def _table(title: str, drawn: list[Drawn], rank: Callable[[Drawn], tuple[float, float]]) -> Table:
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for name in ("sample", "groups", "last step", "mean score", "variance", "weight"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -32,6 +32,11 @@ def failing_late(completion: str, completion_ids: list[int], trainer_state: Stat
     return low_bytes(completion, completion_ids)
 
 
+def every_third(completion: str, completion_ids: list[int], sample_id: str) -> float:
+    """Can be learned for every third prompt; the others are never solved."""
+    return float(int(sample_id) % 3 == 0 and completion_ids[0] < 130)
+
+
 def always_one(completion: str) -> float:
     """No completion is better than another."""
     return 1.0

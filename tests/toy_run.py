@@ -70,7 +70,7 @@ def toy_run(
             end_ids=frozenset({2}),
         ),
         items=toy_items(num_items),
-        order=lambda start, count: [number % num_items for number in range(start, start + count)],
+        draw=lambda state, count, _: [n % num_items for n in range(state.drawn, state.drawn + count)],
         sampling=settings,
         judge=Judge(
             advantage=recipe.advantage,

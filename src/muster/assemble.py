@@ -18,7 +18,7 @@ from muster.algo.kl import k1
 from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
-from muster.data import encode_prompts, load_samples, prompt_order
+from muster.data import encode_prompts, load_samples, prompt_order, weighted_draw
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
 from muster.errors import ConfigError
@@ -29,7 +29,7 @@ from muster.memory import available_bytes, budget_tokens
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.records import Sample
 from muster.rewards import Grader, PoolGrader, Reward, check_columns, isolations, load_rewards
-from muster.runstate import Plan, Run
+from muster.runstate import Draw, Plan, Run, State
 from muster.schedule import factor
 from muster.tasks import refuse_shared_rows
 from muster.update import Budget, Objective
@@ -211,9 +211,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         optimizer=make_optimizer(policy, config),
         collector=make_collector(config, policy, materials.grader, materials.num_steps, clock),
         items=materials.items,
-        order=partial(
-            _draw, num_samples=len(materials.items), seed=config.run.seed, shuffle=config.data.shuffle
-        ),
+        draw=make_draw(config, materials.items),
         sampling=sampling,
         judge=make_judge(config, recipe, materials.grader.rewards),
         objective=Objective(
@@ -234,8 +232,17 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     )
 
 
-def _draw(start: int, count: int, *, num_samples: int, seed: int, shuffle: bool) -> list[int]:
-    return prompt_order(num_samples, seed, start, count, shuffle=shuffle)
+def make_draw(config: Config, items: Sequence[Item]) -> Draw:
+    """How the prompts of a step are chosen: each once per epoch, or by what they have taught."""
+    seed, sample_ids = config.run.seed, [item.sample.id for item in items]
+
+    def in_turn(state: State, count: int, _: Sequence[int]) -> list[int]:
+        return prompt_order(len(items), seed, state.drawn, count, shuffle=config.data.shuffle)
+
+    def by_signal(state: State, count: int, taken: Sequence[int]) -> list[int]:
+        return weighted_draw(state.history.weights(sample_ids), seed, state.drawn, count, taken)
+
+    return by_signal if config.data.draw == "by_signal" else in_turn
 
 
 def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], None]) -> LocalEngine:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from muster.algo.ratios import sequence_sum
 from muster.batch import Batch, Row, collate
+from muster.history import visits_of
 from muster.judge import raw_signal
 from muster.learn import Lessons, add_reference, present
 from muster.records import EvalReport, Group, StepReport, StreamKey, Trace
@@ -38,6 +39,7 @@ def take_step(run: Run) -> StepReport:
     step = run.state.step + 1
     groups, replaced, warnings = _gather(run, step)
     sampled = [*groups, *replaced]
+    expected = run.state.history.expectations([group.sample.id for group in sampled])
     refuse_failures([r.score for group in sampled for r in group.rollouts], run.plan.max_failed_share)
     batch = _whole_batch(groups)
     if run.plan.kl_in_reward:
@@ -49,7 +51,9 @@ def take_step(run: Run) -> StepReport:
     run.state.step = step
     metrics = summarize(sampled, verdict, lessons.results, run.levels)
     run.state.num_tokens += count_tokens(sampled)
+    run.state.history = run.state.history.after(step, visits_of(sampled))
     metrics |= {
+        **expected,
         "num_tokens": run.state.num_tokens,
         "epoch": run.state.drawn / len(run.items),
         "learning_rate": lessons.last_rate,
@@ -92,9 +96,11 @@ def _gather(run: Run, step: int) -> tuple[list[Group], list[Group], list[str]]:
     groups: dict[int, Group] = {}
     replaced: list[Group] = []
     slots = list(range(plan.prompts_per_step))
+    taken: list[int] = []
     for attempt in range(plan.resample + 1):
         replaced += [groups.pop(slot) for slot in slots if slot in groups]
-        drawn = run.order(run.state.drawn, len(slots))
+        drawn = run.draw(run.state, len(slots), taken)
+        taken += drawn
         run.state.drawn += len(slots)
         keys = [StreamKey(plan.seed, step, slot, attempt) for slot in slots]
         items = [run.items[index] for index in drawn]

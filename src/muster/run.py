@@ -1,7 +1,7 @@
 """A configuration driven to its end: objects, loop, store, checkpoints, and the exported model."""
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from muster.clock import Progress, unwatched
 from muster.config import Config, load, result_changing_differences, to_toml
 from muster.errors import CheckpointError, ConfigError
 from muster.export import export_model, model_card
+from muster.history import History
 from muster.loop import train
 from muster.records import StepReport
 from muster.rewards import isolations
@@ -183,6 +184,7 @@ def save(session: Run, folder: Path, keep: int) -> Path:
             old=state.old,
             state={
                 **{name: getattr(state, name) for name in COUNTERS},
+                "history": state.history.to_plain(),
                 "budget_tokens": session.budget.tokens,
                 "threads": torch.get_num_threads(),
             },
@@ -199,6 +201,7 @@ def _restore(session: Run, path: Path) -> None:
     state, numbers = session.state, saved.state
     for name in COUNTERS:
         setattr(state, name, _whole(numbers, name))
+    state.history = _history(numbers)
     session.budget.tokens = _whole(numbers, "budget_tokens")
     # Sums are cut by threads: with another number of them the last bits would differ.
     torch.set_num_threads(_whole(numbers, "threads"))
@@ -214,6 +217,16 @@ def _whole(numbers: object, name: str) -> int:
             f"state.json of the checkpoint holds {name} = {value!r} instead of a whole number"
         )
     return value
+
+
+def _history(numbers: Mapping[str, object]) -> History:
+    """That of the checkpoint; a new one where it is from before there was any."""
+    try:
+        return History.from_plain(numbers["history"]) if "history" in numbers else History()
+    except ValueError as error:
+        raise CheckpointError(
+            f"the history in state.json of the checkpoint can't be read: {error}"
+        ) from error
 
 
 def _finish(session: Run, materials: Materials, store: RunStore, told: Watchers) -> None:

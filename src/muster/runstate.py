@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch.optim import Optimizer
 
@@ -9,6 +10,7 @@ from muster.clock import Clock
 from muster.engines.base import Sampling
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
+from muster.history import History
 from muster.judge import Judge
 from muster.policy import Policy, Weights
 from muster.update import Budget, Objective
@@ -44,6 +46,8 @@ class State:
     """Positions in the learning-rate schedule that have passed, skipped updates included."""
     drawn: int = 0
     """Prompts drawn so far, replaced ones included."""
+    history: History = field(default_factory=History)
+    """How the prompts drawn so far were answered."""
     num_tokens: int = 0
     """Tokens sampled so far, each completion with its prompt."""
     version: int = 0
@@ -60,6 +64,14 @@ class State:
         return self.version == self.old_version
 
 
+class Draw(Protocol):
+    """Which prompts come next: a pure function, so that a resumed run draws what it would have drawn."""
+
+    def __call__(self, state: State, count: int, taken: Sequence[int], /) -> list[int]:
+        """So many indices into the run's items; `taken` are those the step has drawn already."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Run:
     """The objects of a run. `train` moves `state`, the policy and the optimizer; the rest stays."""
@@ -68,8 +80,7 @@ class Run:
     optimizer: Optimizer
     collector: Collector
     items: Sequence[Item]
-    order: Callable[[int, int], list[int]]
-    """From prompts drawn before and how many are wanted to indices into `items`."""
+    draw: Draw
     sampling: Sampling
     judge: Judge
     objective: Objective

@@ -264,6 +264,7 @@ OTHER = {
         "data.eval_path": "other.csv",
         "data.eval_split": "test",
         "data.shuffle": False,
+        "data.draw": "by_signal",
         "reward.max_failed_share": 0.1,
         "sampling.group_size": 4,
         "algo.kl_coef": 0.5,

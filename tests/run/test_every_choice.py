@@ -49,6 +49,7 @@ CHOICES = [
     {"data": {"raw": True}},
     {"data": {"system": "Be brief.", "shuffle": False}},
     {"data": {"overlong": "drop"}},
+    {"data": {"draw": "by_signal"}},
     {"run": {"epochs": 1, "steps": None}},
     {"run": {"budget_tokens": 1}},
     {"run": {"threads": 1}},

@@ -69,7 +69,11 @@ def pairs_table(shown: list[Pair], first: int, last: int) -> Table:
     table.add_column(f"before (step {first})", ratio=3, overflow="fold")
     table.add_column(f"after (step {last})", ratio=3, overflow="fold")
     for pair in shown:
-        table.add_row(question_text(pair.after), _answer(pair.before), _answer(pair.after))
+        table.add_row(
+            question_text(pair.after.sample, pair.after.prompt_text),
+            _answer(pair.before),
+            _answer(pair.after),
+        )
     return table
 
 

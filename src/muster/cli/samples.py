@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.cli.text import escape_block, escape_text, number, shortened
-from muster.records import Group, Rollout, StepReport, Trace
+from muster.records import Group, Rollout, Sample, StepReport, Trace
 
 _PROMPT_LIMIT = 300
 _TEXT_LIMIT = 500
@@ -72,7 +72,7 @@ def samples_table(seen: Sequence[Seen], title: str) -> Table:
             reward_text(one.rollout),
             number(one.trace.advantage if one.trace else None),
             *reference,
-            question_text(one.group),
+            question_text(one.group.sample, one.group.prompt_text),
             completion_text(one.rollout),
         )
     return table
@@ -97,10 +97,10 @@ def completion_text(rollout: Rollout, limit: int = _TEXT_LIMIT) -> Text:
     return text.append(" (cut)", style="yellow") if rollout.completion.is_truncated else text
 
 
-def question_text(group: Group) -> Text:
+def question_text(sample: Sample, prompt_text: str) -> Text:
     """What was asked: the last message where the prompt is a chat, else the raw text."""
-    content = group.sample.messages[-1].get("content") if group.sample.messages else group.sample.text
-    asked = content if isinstance(content, str) else group.prompt_text
+    content = sample.messages[-1].get("content") if sample.messages else sample.text
+    asked = content if isinstance(content, str) else prompt_text
     return Text(escape_block(shortened(asked, _PROMPT_LIMIT)), style="dim")
 
 

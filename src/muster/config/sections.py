@@ -96,6 +96,8 @@ class DataConfig(Section):
     """What to do with a longer prompt: stop before the run, or leave it out and say how many."""
     shuffle: bool = True
     """Draw prompts in an order that follows from the seed, else in the order of the file."""
+    draw: Literal["in_turn", "by_signal"] = "in_turn"
+    """Every prompt once per epoch, or more often those whose groups have differed in their scores."""
 
     @property
     def has_eval(self) -> bool:

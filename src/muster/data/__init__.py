@@ -2,7 +2,7 @@
 
 from muster.data.encoding import EncodedPrompt, EncodedPrompts, Tokenizer, encode_prompts
 from muster.data.loading import load_samples
-from muster.data.order import num_steps, prompt_order
+from muster.data.order import num_steps, prompt_order, weighted_draw
 
 __all__ = [
     "EncodedPrompt",
@@ -12,4 +12,5 @@ __all__ = [
     "load_samples",
     "num_steps",
     "prompt_order",
+    "weighted_draw",
 ]

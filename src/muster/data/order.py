@@ -1,8 +1,16 @@
-"""Which prompts a step draws: a pure function of the seed and of how many were drawn before."""
+"""Which prompts a step draws: a pure function of the seed, of how many were drawn before, and of weights."""
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil
 from random import Random
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+_DRAW = 1
+"""Sets the random stream of weighted draws apart from others of the same seed."""
 
 
 def prompt_order(num_samples: int, seed: int, start: int, count: int, shuffle: bool = True) -> list[int]:
@@ -17,6 +25,34 @@ def prompt_order(num_samples: int, seed: int, start: int, count: int, shuffle: b
     for position in range(start, start + count):
         epoch, place = divmod(position, num_samples)
         drawn.append(_epoch_order(num_samples, seed, epoch)[place] if shuffle else place)
+    return drawn
+
+
+def weighted_draw(
+    weights: ArrayLike, seed: int, start: int, count: int, taken: Sequence[int] = ()
+) -> list[int]:
+    """Indices of `count` samples, drawn without putting back, by their weights.
+
+    The first is sample i with probability w_i / sum(w), each later one so among those that are left: the
+    samples of least E_i / w_i, with E_i from an exponential distribution (Efraimidis and Spirakis, Weighted
+    random sampling with a reservoir, 2006). `start` counts draws before and names the random stream.
+    Those `taken` in the step already come again only where no others are left.
+    """
+    chances = np.asarray(weights, dtype=np.float64)
+    if not chances.size or not (np.isfinite(chances) & (chances > 0)).all():
+        raise ValueError("every sample needs a weight above 0, and there must be one to draw")
+    seeds = np.random.SeedSequence([seed, start], spawn_key=(_DRAW,))
+    generator = np.random.Generator(np.random.Philox(seeds))
+    times = np.zeros(chances.size, dtype=np.int64)
+    for index, number in Counter(taken).items():
+        times[index] = number
+    drawn: list[int] = []
+    while len(drawn) < count:
+        keys = -np.log1p(-generator.random(chances.size)) / chances
+        fewest = np.flatnonzero(times == times.min())
+        new = fewest[np.argsort(keys[fewest], kind="stable")][: count - len(drawn)]
+        times[new] += 1
+        drawn += new.tolist()
     return drawn
 
 

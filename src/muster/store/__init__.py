@@ -17,12 +17,13 @@ from muster.store.reading import (
     read_index,
     read_meta,
     read_metrics,
+    read_prompt_scores,
     read_rollouts,
     read_timings,
     rollout_steps,
     rollouts_file,
 )
-from muster.store.rows import SCHEMA, Rollouts, from_parquet, to_parquet
+from muster.store.rows import SCHEMA, PromptScores, Rollouts, from_parquet, to_parquet
 from muster.store.strict import Line, to_json
 from muster.store.writer import RunStore
 
@@ -30,6 +31,7 @@ __all__ = [
     "SCHEMA",
     "SCHEMA_VERSION",
     "Line",
+    "PromptScores",
     "Rollouts",
     "RunInfo",
     "RunStore",
@@ -44,6 +46,7 @@ __all__ = [
     "read_index",
     "read_meta",
     "read_metrics",
+    "read_prompt_scores",
     "read_rollouts",
     "read_timings",
     "rollout_steps",

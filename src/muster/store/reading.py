@@ -1,12 +1,13 @@
 """What is in a run folder, for those who only look; works while the run is being written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from muster.errors import CheckpointError, ConfigError
-from muster.store.rows import Rollouts, from_parquet
+from muster.store.rows import PromptScores, Rollouts, from_parquet, scores_from_parquet
 from muster.store.strict import Line, read_lines
 
 SCHEMA_VERSION = 1
@@ -14,6 +15,8 @@ SCHEMA_VERSION = 1
 
 METRICS, TIMINGS, EVENTS, INDEX = "metrics.jsonl", "timings.jsonl", "events.jsonl", "index"
 META, CONFIG = "meta.json", "config.toml"
+
+_Parsed = TypeVar("_Parsed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,12 +89,17 @@ def read_index(folder: Path) -> list[Line]:
 
 def read_rollouts(folder: Path, step: int) -> Rollouts:
     """The groups and traces of a step."""
-    return _read(rollouts_file(folder, step), f"step {step}", _steps_of(folder / "rollouts"))
+    return _read(rollouts_file(folder, step), f"step {step}", from_parquet)
+
+
+def read_prompt_scores(folder: Path, step: int) -> tuple[PromptScores, ...]:
+    """The prompts of a step with the scores of their rollouts: quicker than all of the rollouts."""
+    return _read(rollouts_file(folder, step), f"step {step}", scores_from_parquet)
 
 
 def read_eval(folder: Path, step: int) -> Rollouts:
     """The groups of the evaluation at a step; no traces."""
-    return _read(eval_file(folder, step), f"evaluation at step {step}", _steps_of(folder / "eval"))
+    return _read(eval_file(folder, step), f"evaluation at step {step}", from_parquet)
 
 
 def eval_steps(folder: Path) -> list[int]:
@@ -108,14 +116,15 @@ def _steps_of(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.glob("*.parquet") if path.stem.isdecimal())
 
 
-def _read(path: Path, what: str, steps: list[int]) -> Rollouts:
+def _read(path: Path, what: str, parse: Callable[[bytes], _Parsed]) -> _Parsed:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
+        steps = _steps_of(path.parent)
         there = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
         raise ConfigError(f"{path.parent} holds no {what}; steps there: {there}.") from error
     try:
-        return from_parquet(data)
+        return parse(data)
     except (ValueError, KeyError, OSError) as error:
         raise CheckpointError(f"{path} can't be read as rollouts: {error}. Restore the file.") from error
 

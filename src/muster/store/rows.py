@@ -50,6 +50,15 @@ class Rollouts(NamedTuple):
     """In the order of `groups` and their rollouts; empty where nothing was trained (evaluation)."""
 
 
+class PromptScores(NamedTuple):
+    """What a group says about its prompt."""
+
+    sample: Sample
+    prompt_text: str
+    scores: tuple[float | None, ...]
+    """One per rollout; None where it has none."""
+
+
 def to_parquet(groups: Sequence[Group], traces: Sequence[Sequence[Trace]] = ()) -> bytes:
     """One row per rollout, in order; equal records give equal bytes."""
     table = pa.Table.from_pylist(list(_rows(groups, traces)), schema=SCHEMA)
@@ -68,6 +77,17 @@ def from_parquet(data: bytes) -> Rollouts:
     return Rollouts(
         groups=tuple(_group(some) for some in by_group),
         traces=tuple(tuple(_trace(row) for row in some) for some in by_group) if has_traces else (),
+    )
+
+
+def scores_from_parquet(data: bytes) -> tuple[PromptScores, ...]:
+    """The scores of each group, in order, without what is large: its tokens and texts."""
+    columns = ["group_id", "sample_id", "sample", "prompt_text", "score"]
+    rows = pq.read_table(pa.BufferReader(data), columns=columns, use_threads=False).to_pylist()
+    by_group = [list(some) for _, some in groupby(rows, key=lambda row: row["group_id"])]
+    return tuple(
+        PromptScores(_sample(some[0]), some[0]["prompt_text"], tuple(row["score"] for row in some))
+        for some in by_group
     )
 
 
@@ -115,18 +135,22 @@ def _trace_columns(trace: Trace | None) -> Row:
 def _group(rows: Sequence[Row]) -> Group:
     """The group of these rows; what they share is read from the first."""
     first = rows[0]
-    sample = json.loads(first["sample"])
     return Group(
         id=first["group_id"],
-        sample=Sample(
-            id=first["sample_id"],
-            messages=tuple(sample["messages"]),
-            text=sample["text"],
-            columns=sample["columns"],
-        ),
+        sample=_sample(first),
         prompt=Prompt(ids=tuple(first["prompt_ids"]), key=StreamKey(*first["key"])),
         prompt_text=first["prompt_text"],
         rollouts=tuple(_rollout(row) for row in rows),
+    )
+
+
+def _sample(row: Row) -> Sample:
+    content = json.loads(row["sample"])
+    return Sample(
+        id=row["sample_id"],
+        messages=tuple(content["messages"]),
+        text=content["text"],
+        columns=content["columns"],
     )
 
 

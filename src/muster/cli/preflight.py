@@ -1,6 +1,6 @@
 """A preflight as a person reads it on a terminal, and as plain data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -43,26 +43,36 @@ def preflight_lines(found: "Preflight") -> Iterator[str]:
 
 
 def histogram(seen: Seen) -> Iterator[str]:
-    """How many prompts have which share of full rewards."""
-    rates = seen.pass_rates
-    if not rates:
+    """How many prompts have which share of full rewards; where none is full, which mean reward."""
+    if not seen.pass_rates:
         return
-    bins = {
-        "never": sum(rate == 0 for rate in rates),
+    mean = sum(seen.means) / len(seen.means)
+    by_prompt = f"by prompt {number(min(seen.means))} to {number(max(seen.means))}"
+    if any(seen.pass_rates):
+        yield f"prompts by pass rate, the share of their rollouts with the full reward, {number(seen.full)}:"
+        rates = seen.pass_rates
+    else:
+        span = seen.full - seen.lowest
+        yield (
+            f"no rollout has the full reward, {number(seen.full)}; prompts by mean reward, "
+            f"{number(seen.lowest)} as 0 % and {number(seen.full)} as 100 %:"
+        )
+        rates = [(value - seen.lowest) / span if span else 0.0 for value in seen.means]
+    for name, count in _binned(rates).items():
+        bar = "█" * round(_BAR * count / len(rates))
+        yield f"  {name:<{_WIDTH - 2}}{count:>4} {bar}".rstrip()
+    yield _row("mean reward", f"{number(mean)}; {by_prompt}")
+
+
+def _binned(rates: Sequence[float]) -> dict[str, int]:
+    return {
+        "0 %": sum(rate <= 0 for rate in rates),
         "to 25 %": sum(0 < rate <= 0.25 for rate in rates),
         "to 50 %": sum(0.25 < rate <= 0.5 for rate in rates),
         "to 75 %": sum(0.5 < rate <= 0.75 for rate in rates),
         "below 100 %": sum(0.75 < rate < 1 for rate in rates),
-        "always": sum(rate == 1 for rate in rates),
+        "100 %": sum(rate >= 1 for rate in rates),
     }
-    yield f"pass rates: prompts by the share of their rollouts with the full reward, {number(seen.full)}"
-    for name, count in bins.items():
-        bar = "█" * round(_BAR * count / len(rates))
-        yield f"  {name:<{_WIDTH - 2}}{count:>4} {bar}".rstrip()
-    mean = sum(seen.means) / len(seen.means)
-    yield _row(
-        "mean reward", f"{number(mean)}; by prompt {number(min(seen.means))} to {number(max(seen.means))}"
-    )
 
 
 def signal_lines(seen: Seen) -> Iterator[str]:

@@ -33,7 +33,7 @@ class Sampled:
     groups: tuple[Group, ...]
     waves: tuple[Wave, ...]
     peak_bytes: int | None
-    """The most that the process held until then."""
+    """The most that the process held meanwhile, or close to it; None where the system doesn't say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,8 @@ def sample_groups(
     indices = run.order(0, total)
     groups: list[Group] = []
     waves: list[Wave] = []
+    device = run.policy.device
+    before = peak_bytes(device)
     began = time.perf_counter()
     while len(groups) < total:
         size = min(per_step if len(waves) < 2 else num_wide, total - len(groups))
@@ -81,7 +83,10 @@ def sample_groups(
         collected, wave = _wave(run, indices, len(groups), size)
         groups += collected
         waves.append(wave)
-    return Sampled(groups=tuple(groups), waves=tuple(waves), peak_bytes=peak_bytes(run.policy.device))
+    after = peak_bytes(device)
+    # Loading a model may have taken more than sampling does.
+    peak = held_bytes(device) if after == before else after
+    return Sampled(groups=tuple(groups), waves=tuple(waves), peak_bytes=peak)
 
 
 def _wave(run: Run, indices: Sequence[int], start: int, size: int) -> tuple[list[Group], Wave]:

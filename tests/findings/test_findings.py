@@ -1,4 +1,4 @@
-"""What groups say about a run: facts by hand, and for each finding groups that have it and some that don't."""
+"""What groups say about a run: facts by hand, and for each finding groups that have it and some without."""
 
 import pytest
 

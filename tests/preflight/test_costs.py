@@ -84,7 +84,7 @@ def test_the_seconds_of_a_run_add_up():
     # Two of three groups have a signal: prompts of 2 tokens, completions of 16. A step has 2 groups.
     assert costs.update_s == pytest.approx(3.0 * (20 / 3 * 2) / 100 + 0.5)
     assert costs.score_s == pytest.approx(0.4)
-    assert costs.step_s == pytest.approx(costs.sample_s + costs.score_s + costs.update_s)
+    assert costs.step_s == pytest.approx(costs.sample_s + costs.score_s + (costs.update_s or 0))
     assert costs.export_s == 2
     assert costs.total_s == pytest.approx(10 + 10 * costs.step_s + 2)
     assert (costs.num_evals, costs.eval_s, costs.num_saves) == (0, 0, 1)

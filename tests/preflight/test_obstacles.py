@@ -59,6 +59,7 @@ def test_turns_that_do_not_stop_are_a_finding():
 def test_rewards_that_hold_up_a_step_are_a_finding():
     times = {"quick": CallTimes(num_calls=9, total_s=0.1), "slow": CallTimes(num_calls=9, total_s=8.0)}
     assert list(about_rewards(times, costs(), config())) == []
+    assert list(about_rewards(times, costs(score_s=0.9, sample_s=0.1, update_s=0.1), config())) == []
     [finding] = about_rewards(times, costs(score_s=4.0), config())
     assert "scoring takes 4.0 s of the 8.0 s of a step, most of it slow" in finding.says
 

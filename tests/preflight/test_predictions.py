@@ -4,7 +4,6 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import toy_rewards
@@ -13,7 +12,7 @@ from muster.store import read_timings
 from tiny import save_tiny_model
 from toy_run import config_for
 
-SIZES: Mapping[str, object] = {
+SIZES = {
     "hidden_size": 512,
     "intermediate_size": 1408,
     "num_hidden_layers": 6,
@@ -39,7 +38,7 @@ def outcome(*arguments: str) -> tuple[str, int]:
 
 
 def test_memory_is_predicted_within_a_fifth_and_time_to_its_order(tmp_path: Path):
-    save_tiny_model(tmp_path / "model", **SIZES)
+    save_tiny_model(tmp_path / "model", "llama", **SIZES)
     config = config_for(
         tmp_path,
         tmp_path / "runs",

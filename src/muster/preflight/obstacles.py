@@ -10,7 +10,9 @@ from muster.preflight.template import TurnEnd
 from muster.rewards import CallTimes
 
 SLOW_SHARE = 0.3
-"""Of a step; a reward that takes more of it is a finding."""
+"""Of a step; rewards that take more of it are a finding."""
+SLOW_S = 1.0
+"""Seconds of a step; scoring that takes less is none."""
 NEAR_LIMIT = 0.5
 """Of the time limit of a call."""
 MANY_DROPPED = 0.2
@@ -67,7 +69,7 @@ def about_rewards(times: Mapping[str, CallTimes], costs: Costs, config: Config) 
                 setting="reward.time_limit_s",
                 value=2 * limit_s,
             )
-    if costs.score_s > SLOW_SHARE * costs.step_s:
+    if costs.score_s > max(SLOW_S, SLOW_SHARE * costs.step_s):
         slowest = max(times, key=lambda name: times[name].total_s)
         yield Finding(
             name="slow reward",

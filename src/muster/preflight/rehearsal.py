@@ -62,7 +62,7 @@ def sample_groups(
     """
     per_step = run.plan.prompts_per_step
     total = min(num_groups, len(run.items))
-    indices = run.order(0, total)
+    indices = _first_draws(run, total)
     groups: list[Group] = []
     waves: list[Wave] = []
     device = run.policy.device
@@ -87,6 +87,14 @@ def sample_groups(
     # Loading a model may have taken more than sampling does.
     peak = held_bytes(device) if after == before else after
     return Sampled(groups=tuple(groups), waves=tuple(waves), peak_bytes=peak)
+
+
+def _first_draws(run: Run, count: int) -> list[int]:
+    """The items of the run's first steps, as it would draw them with nothing learned yet."""
+    indices: list[int] = []
+    while len(indices) < count:
+        indices += run.draw(State(drawn=len(indices)), run.plan.prompts_per_step, [])
+    return indices[:count]
 
 
 def _wave(run: Run, indices: Sequence[int], start: int, size: int) -> tuple[list[Group], Wave]:

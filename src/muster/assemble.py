@@ -48,6 +48,8 @@ class Materials:
     tokenizer: PreTrainedTokenizerBase
     items: tuple[Item, ...]
     eval_items: tuple[Item, ...]
+    num_too_long: int
+    """Training prompts that were left out for their length."""
     num_steps: int
 
 
@@ -111,6 +113,7 @@ def _read(config: Config, say: Say, recipe: Recipe, grader: PoolGrader) -> Mater
         tokenizer=tokenizer,
         items=items,
         eval_items=eval_items,
+        num_too_long=len(samples) - len(items),
         num_steps=num_steps,
     )
 

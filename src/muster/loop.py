@@ -4,12 +4,14 @@ sample -> prompt -> completion -> rollout (reward) -> group (advantage) -> batch
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from muster.algo.ratios import sequence_sum
 from muster.batch import Batch, Row, collate
+from muster.findings import Setup, find, look
 from muster.history import visits_of
 from muster.judge import raw_signal
 from muster.learn import Lessons, add_reference, present
@@ -24,14 +26,47 @@ def train(run: Run) -> Iterator[StepReport]:
 
     A run that starts from step 0 with an evaluation before the first update reports it as step 0.
     """
+    held_out: EvalReport | None = None
     if run.state.step == 0:
-        _sync(run, 0)
-        if (report := evaluate_if_due(run)) is not None:
+        sync(run, 0)
+        if (held_out := evaluate_if_due(run)) is not None:
             yield StepReport(
-                step=0, groups=(), traces=(), metrics=report.metrics, timings=run.clock.take(), eval=report
+                step=0,
+                groups=(),
+                traces=(),
+                metrics=held_out.metrics,
+                timings=run.clock.take(),
+                eval=held_out,
             )
     while run.state.step < run.plan.num_steps:
-        yield take_step(run)
+        report = take_step(run)
+        yield _with_trouble(report, run, held_out) if report.step == 1 else report
+
+
+def setup_of(run: Run) -> Setup:
+    """What the findings about a run's groups are weighed against."""
+    return Setup(
+        group_size=run.sampling.group_size,
+        max_tokens=run.sampling.max_tokens,
+        weights=run.judge.weights,
+        levels=run.levels,
+        max_failed_share=run.plan.max_failed_share,
+        has_fixed_length=run.sampling.ignore_eos,
+        leaves_out_truncated=run.judge.mask_truncated,
+    )
+
+
+def _with_trouble(report: StepReport, run: Run, held_out: EvalReport | None) -> StepReport:
+    """The first step with what its rollouts, and the held-out ones before it, say against learning.
+
+    They were sampled by the policy as it was before any update. It is said as warnings, which are events:
+    metrics stay those of the step.
+    """
+    same_limit = run.evaluation is not None and run.evaluation.sampling.max_tokens == run.sampling.max_tokens
+    before = held_out.groups if held_out is not None and same_limit else ()
+    setup = setup_of(run)
+    trouble = find(look([*report.groups, *before], setup), setup)
+    return replace(report, warnings=(*report.warnings, *map(str, trouble)))
 
 
 def take_step(run: Run) -> StepReport:
@@ -41,13 +76,13 @@ def take_step(run: Run) -> StepReport:
     sampled = [*groups, *replaced]
     expected = run.state.history.expectations([group.sample.id for group in sampled])
     refuse_failures([r.score for group in sampled for r in group.rollouts], run.plan.max_failed_share)
-    batch = _whole_batch(groups)
+    batch = whole_batch(groups)
     if run.plan.kl_in_reward:
         batch = add_reference(run, batch)
     verdict = run.judge(groups, _kl_penalty(run, groups, batch))
     lessons = Lessons(run, groups, batch, verdict)
     lessons.learn(step)
-    _sync(run, step)
+    sync(run, step)
     run.state.step = step
     metrics = summarize(sampled, verdict, lessons.results, run.levels)
     run.state.num_tokens += count_tokens(sampled)
@@ -118,7 +153,7 @@ def _gather(run: Run, step: int) -> tuple[list[Group], list[Group], list[str]]:
     return [groups[slot] for slot in sorted(groups)], replaced, warnings
 
 
-def _whole_batch(groups: Sequence[Group]) -> Batch:
+def whole_batch(groups: Sequence[Group]) -> Batch:
     """Every rollout of the groups as a row, in order; advantages are still to come."""
     rows = [
         Row(number, rollout.completion, 0.0)
@@ -151,7 +186,7 @@ def _idle_traces(groups: Sequence[Group]) -> list[tuple[Trace, ...]]:
     ]
 
 
-def _sync(run: Run, step: int) -> None:
+def sync(run: Run, step: int) -> None:
     """Gives the sampler the new weights where it is time."""
     if step % run.plan.sync_every:
         return

@@ -3,6 +3,7 @@
 A CPU raises nothing before the kernel kills the process, so the budget is set beforehand.
 """
 
+import sys
 from pathlib import Path
 
 import torch
@@ -22,6 +23,26 @@ def available_bytes(device: torch.device, *, cgroup: Path = CGROUP, proc: Path =
         return torch.cuda.mem_get_info(device)[0]
     left = [_left_in(folder) for folder in _memory_cgroups(cgroup, proc)]
     return min([_meminfo_available(proc), *(number for number in left if number is not None)])
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """The most that this process has held on the device so far; None where the system doesn't say."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource  # Windows has none.
+    except ImportError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def held_bytes(device: torch.device, *, proc: Path = PROC) -> int | None:
+    """What this process holds on the device now; None where the system doesn't say."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    fields = dict(line.split(":", 1) for line in _lines(proc / "self" / "status") if ":" in line)
+    return int(fields["VmRSS"].split()[0]) * 1024 if "VmRSS" in fields else None
 
 
 def _memory_cgroups(cgroup: Path, proc: Path) -> list[Path]:

@@ -128,16 +128,7 @@ def _open(folder: Path, materials: Materials, resume: bool, found: Path | None) 
 
 def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:
     """The start-up self-check; its numbers go into the events."""
-    is_low = session.policy.autocast is not None
-    numbers = self_check(
-        session.policy,
-        session.collector.engine,
-        session.items,
-        sampling=session.sampling,
-        reference=session.reference if session.state.step == 0 else None,
-        tolerance=TOLERANCE_LOW_PRECISION if is_low else TOLERANCE,
-        sampled_by=session.state.old,
-    ).numbers()
+    numbers = self_checked(session)
     store.append_event(
         "start",
         step=session.state.step,
@@ -150,6 +141,20 @@ def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:
     )
     say(f"self-check: {shown}")
     say(f"update budget: {session.budget.tokens:,} tokens a micro-batch; run folder {store.folder}")
+
+
+def self_checked(session: Run) -> dict[str, float | None]:
+    """The numbers of the start-up self-check, by name; raises ModelError where one is too large."""
+    is_low = session.policy.autocast is not None
+    return self_check(
+        session.policy,
+        session.collector.engine,
+        session.items,
+        sampling=session.sampling,
+        reference=session.reference if session.state.step == 0 else None,
+        tolerance=TOLERANCE_LOW_PRECISION if is_low else TOLERANCE,
+        sampled_by=session.state.old,
+    ).numbers()
 
 
 def _drive(session: Run, config: Config, store: RunStore, told: Watchers) -> Iterator[StepReport]:

@@ -1,7 +1,8 @@
 """Numbers about runs that the trainer, the doctor and the inspector share; numpy only."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ Numbers = Sequence[float | None]
 
 _RESAMPLES = 10_000
 _MAX_TREND_POINTS = 1_000
+_STRENGTHS = tuple(2.0 ** (power / 2) for power in range(-8, 17))
+"""How alike prompts may be: small, each prompt has one reward; large, all have the same rate."""
 
 
 class Interval(NamedTuple):
@@ -44,6 +47,68 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     if not 1 <= k <= n:
         raise ValueError(f"pass@{k} needs at least {k} completions per prompt, and at least 1; there are {n}")
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def chance_of_no_signal(rate: float, size: int) -> float:
+    """Probability that all rewards of a group are equal, where each is right with this rate, else wrong.
+
+    p^G + (1-p)^G. Such a group has no advantage (arXiv:2402.03300, arXiv:2503.14476).
+    """
+    if not 0 <= rate <= 1:
+        raise ValueError(f"a pass rate of {rate} is none; allowed: 0 to 1")
+    return rate**size + (1.0 - rate) ** size
+
+
+def no_signal_share(values: Sequence[Sequence[float]], size: int) -> float:
+    """Share of groups of another size whose rewards would all be equal, from the rewards of some groups.
+
+    A prompt with n rewards, c of each value, gives C(c, size) / C(n, size), summed over its values: the
+    chance that `size` of its own, drawn without putting back, are equal. That is unbiased. Where there are
+    fewer rewards than that, the chance is that of new draws under a Dirichlet distribution over the values,
+    which the other prompts supply: a prompt that never passed in 4 may pass in 64. Rewards that were equal
+    everywhere stay so: what was never seen has no estimate.
+    """
+    groups = [list(group) for group in values if len(group)]
+    if not groups:
+        raise ValueError("an expected share needs at least one prompt with a reward")
+    if size < 1:
+        raise ValueError(f"a group of {size} rewards is none; allowed: at least 1")
+    counts = [Counter(group) for group in groups]
+    total = Counter(value for group in groups for value in group)
+    drawn = sum(total.values())
+    prior = {value: count / drawn for value, count in total.items()}
+    strength = max(_STRENGTHS, key=lambda s: sum(_log_evidence(c, prior, s) for c in counts))
+    return math.fsum(_equal_chance(c, size, prior, strength) for c in counts) / len(counts)
+
+
+def _equal_chance(counts: Counter[float], size: int, prior: Mapping[float, float], strength: float) -> float:
+    """The chance that `size` rewards of one prompt are equal."""
+    drawn = sum(counts.values())
+    if drawn >= size:
+        return sum(math.comb(count, size) for count in counts.values()) / math.comb(drawn, size)
+    whole = _log_rising(strength + drawn, size)
+    return math.fsum(
+        math.exp(_log_rising(strength * share + counts[value], size) - whole)
+        for value, share in prior.items()
+    )
+
+
+def _log_evidence(counts: Counter[float], prior: Mapping[float, float], strength: float) -> float:
+    """Log-probability of one prompt's rewards under a Dirichlet of this mean and strength."""
+    seen = math.fsum(_log_rising(strength * prior[value], count) for value, count in counts.items())
+    return seen - _log_rising(strength, sum(counts.values()))
+
+
+def _log_rising(start: float, count: int) -> float:
+    """Log of start (start+1) ... (start+count-1)."""
+    return math.lgamma(start + count) - math.lgamma(start)
+
+
+def limit_that_keeps(lengths: Sequence[int], share: float) -> int:
+    """The smallest limit that at least this share of the lengths stays within."""
+    if not lengths:
+        raise ValueError("a limit needs at least one length")
+    return sorted(lengths)[max(0, math.ceil(share * len(lengths)) - 1)]
 
 
 def mean_interval(values: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:

@@ -20,6 +20,8 @@ from muster.cli.entry import GROUPS, VERBS
 from muster.config import explained_toml, fields
 from muster.config.comparing import result_changing_differences
 from muster.config.loading import from_mapping
+from muster.findings import rules
+from muster.preflight import obstacles
 from muster.rewards import BUILTINS, json_extraction
 from muster.rewards.conventions import BATCH_NAMES, COMPLETION_NAMES
 from muster.selfcheck import SUSPECTS
@@ -232,6 +234,13 @@ def _text_of(node: ast.AST) -> str:
             return "".join(_text_of(part) or "\0" for part in parts)
         case _:
             return ""
+
+
+def test_all_that_can_stand_in_the_way_is_listed():
+    sources = [inspect.getsource(module) for module in (rules, obstacles)]
+    names = [name for source in sources for name in re.findall(r'name="([^"]+)"', source)]
+    listed = set(first_cells(section("verbs/check.md", "What can stand in the way")))
+    assert listed == {*names, "constant reward"}
 
 
 def test_settings_that_a_resume_may_change_are_listed():

@@ -34,6 +34,7 @@ MINIMAL = {"model": {"path": "m"}, "data": {"path": "d.csv"}, "reward": {"use": 
 SMALL = {
     "train": {"run.steps": 3, "sampling.group_size": 8, "sampling.max_tokens": 8, "eval.prompts": 2},
     "eval": {"sampling.max_tokens": 8, "eval.prompts": 2},
+    "check": {"sampling.max_tokens": 8, "eval.prompts": 2},
 }
 SMALLER = {'"steps": 20': '"steps": 2', "loop.py MODEL 20": "loop.py MODEL 2"}
 NOT_RUN = {

@@ -250,7 +250,7 @@ def test_groups_without_signal_are_drawn_again_and_recorded():
         is_last = group.prompt.key.attempt == 2
         assert all(any(trace.mask) == is_last for trace in traces)
         assert all(bool(trace.logprobs) == is_last for trace in traces)
-    assert report.warnings == ()
+    assert not any("resampling" in warning for warning in report.warnings)
 
 
 def test_the_bound_on_resampling_is_said_and_the_step_goes_on():
@@ -332,3 +332,16 @@ def test_what_rewards_note_beside_the_score_is_reported():
         assert report.metrics["reward"] != 123.0
         assert "step" not in report.metrics
         assert len(held_out(report).extras["parsed"]) == 4
+
+
+def test_what_stands_in_the_way_is_said_once_after_the_first_step():
+    first, *later = train(toy_run(sampling={"max_tokens": 2}))
+    assert "of all completions were cut at 2 tokens. sampling.max_tokens = 4" in first.warnings[-1]
+    assert [warning for report in later for warning in report.warnings] == []
+
+
+def test_held_out_completions_count_in_what_stands_in_the_way():
+    before, first, *_ = train(toy_run(reward=always_one, num_held_out=2))
+    assert len(held_out(before).groups) == 2
+    # 2 prompts of 4 completions in the step, 2 of 2 held out.
+    assert "all 12 rollouts of 4 prompts got the same reward, 1" in " ".join(first.warnings)

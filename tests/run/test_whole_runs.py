@@ -67,7 +67,7 @@ def test_a_run_leaves_the_folder_that_the_design_names(whole):
         assert all(strict(line) for line in lines)
     assert read_meta(folder)["schema_version"] == 1
     assert [line["step"] for line in read_metrics(folder)] == [0, 1, 2, 3, 4]
-    assert [event["kind"] for event in read_events(folder)] == ["start", "end"]
+    assert [event["kind"] for event in read_events(folder)] == ["start", "warning", "end"]
     assert rollout_steps(folder) == [1, 2, 3, 4]
     stored = read_rollouts(folder, 2)
     assert [group.id for group in stored.groups] == [group.id for group in reports[2].groups]
@@ -135,7 +135,8 @@ def test_a_run_resumes_from_a_checkpoint_older_than_its_last_step(whole, place, 
     assert {name.split("/")[1] for name in first.keys() - second.keys()} == {"000001"}
     assert [name for name in same if first[name] != second[name]] == []
     kinds = [event["kind"] for event in read_events(tmp_path / "runs" / "toy")]
-    assert kinds == ["start", "start", "stopped", "start", "end"]
+    # What stands in the way is said once, after the first step of all.
+    assert kinds == ["start", "warning", "start", "stopped", "start", "end"]
 
 
 def test_what_rewards_note_in_an_evaluation_does_not_reach_the_next_step(place, tmp_path):

@@ -2,13 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from muster.stats import (
+    chance_of_no_signal,
     distinct_ngrams,
     distinct_share,
+    limit_that_keeps,
     mean_interval,
     mean_of,
+    no_signal_share,
     pass_at_k,
     running_mean,
     trend,
@@ -104,3 +108,77 @@ def test_a_trend_leaves_out_what_is_missing_and_minds_the_steps():
 def test_a_long_series_has_the_trend_of_all_of_it():
     line = trend([0.5 * place for place in range(5000)])
     assert line == pytest.approx((0.5, 0.0, 2499.5))
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "expected"),
+    [
+        (0.1819, 2, 0.702375),
+        (0.1819, 4, 0.449041),
+        (0.1819, 8, 0.200657),
+        (0.1819, 16, 0.040263),
+        (0.5, 2, 0.5),
+        (0.5, 8, 0.007812),
+        (0.9, 2, 0.82),
+        (0.9, 16, 0.185302),
+        (0.0, 64, 1.0),
+        (1.0, 64, 1.0),
+    ],
+)
+def test_a_group_has_no_signal_with_the_chance_that_its_pass_rate_gives(rate, size, expected):  # N2
+    assert chance_of_no_signal(rate, size) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_share_without_signal_in_smaller_groups_counts_every_draw():
+    # Two of [1, 0, 0, 0] are equal in 3 of 6 pairs, two of [1, 1, 1, 1] always.
+    assert no_signal_share([[1, 0, 0, 0], [1, 1, 1, 1]], 2) == pytest.approx(0.75)
+    # Values in between: of [0, 0, .5, .5, 1, 1] 3 of 15 pairs are equal, and no three.
+    assert no_signal_share([[0, 0, 0.5, 0.5, 1, 1]], 2) == pytest.approx(3 / 15)
+    assert no_signal_share([[0, 0, 0.5, 0.5, 1, 1]], 3) == 0
+    assert no_signal_share([[1, 0], [0, 0], [1, 1]], 1) == 1
+
+
+def test_the_share_at_the_size_that_was_drawn_is_the_one_that_was_seen():
+    assert no_signal_share([[0, 0, 0], [0, 1, 0], [1, 1, 1], [0.5, 0.5, 0.5]], 3) == 0.75
+
+
+def test_the_share_without_signal_in_larger_groups_follows_from_all_prompts():
+    # One prompt, half right: the strength of the prior is the largest, 256, half of it for each value.
+    rising = (129 * 130 * 131 * 132) / (258 * 259 * 260 * 261)
+    assert no_signal_share([[1, 0]], 4) == pytest.approx(2 * rising)
+    # Never right in 4, where others are: a larger group may find it.
+    mixed = [[0, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    shares = [no_signal_share(mixed, size) for size in (4, 8, 16, 32, 64)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 0.5
+    assert shares[-1] < 0.05
+    # Prompts that are either mastered or hopeless stay so.
+    apart = [[0.0] * 8, [1.0] * 8] * 4
+    assert no_signal_share(apart, 64) > 0.9
+    assert no_signal_share([[0.0] * 8] * 4, 64) == pytest.approx(1)
+
+
+def test_the_estimate_for_larger_groups_is_right_on_average():
+    rng = np.random.default_rng(0)
+    rates = rng.beta(0.8, 2.0, size=400)
+    drawn = [(rng.random(8) < rate).astype(float).tolist() for rate in rates]
+    for size in (16, 32, 64):
+        true = float(np.mean([chance_of_no_signal(rate, size) for rate in rates]))
+        assert no_signal_share(drawn, size) == pytest.approx(true, abs=0.04)
+
+
+def test_a_share_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one prompt"):
+        no_signal_share([[]], 4)
+    with pytest.raises(ValueError, match="allowed: at least 1"):
+        no_signal_share([[1.0]], 0)
+    with pytest.raises(ValueError, match="allowed: 0 to 1"):
+        chance_of_no_signal(1.5, 4)
+
+
+def test_a_limit_keeps_the_share_that_it_is_asked_to_keep():
+    assert limit_that_keeps([10] * 19 + [90], 0.95) == 10
+    assert limit_that_keeps([10] * 18 + [50, 90], 0.95) == 50
+    assert limit_that_keeps([7], 0.95) == 7
+    with pytest.raises(ValueError, match="at least one length"):
+        limit_that_keeps([], 0.95)

@@ -12,6 +12,7 @@ from typing import Final
 
 from cyclopts import App, CycloptsError
 
+from muster.cli.check import check
 from muster.cli.config import config
 from muster.cli.evaluate import evaluate
 from muster.cli.export import export
@@ -32,6 +33,7 @@ INTERRUPTED: Final = 130
 
 VERBS = {
     "train": train,
+    "check": check,
     "eval": evaluate,
     "generate": generate,
     "export": export,
@@ -45,7 +47,7 @@ GROUPS = {"reward": ("Try rewards before a run relies on them.", {"test": try_ou
 _HELP = """Fine-tune language models with GRPO: sample a group of completions for each prompt, score them,
 and make the better ones more likely.
 
-Start with `muster init my-run`, then `muster train my-run/run.toml`.
+Start with `muster init my-run`, `muster check my-run/run.toml`, then `muster train my-run/run.toml`.
 """
 
 

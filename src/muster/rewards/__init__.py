@@ -5,12 +5,13 @@ from muster.rewards.grading import Grader, InlineGrader, grade, refuse_failures
 from muster.rewards.json_extraction import json_extraction
 from muster.rewards.library import isolations
 from muster.rewards.loading import BUILTINS, load_rewards
-from muster.rewards.pool import PoolGrader
+from muster.rewards.pool import CallTimes, PoolGrader
 from muster.rewards.reward import Reward, check_columns, count_levels, describe
 from muster.rewards.texts import char_count, contains_answer
 
 __all__ = [
     "BUILTINS",
+    "CallTimes",
     "Grader",
     "InlineGrader",
     "Logged",

@@ -10,6 +10,6 @@ channel    the run's end of the line
 trees      processes with all that they started
 """
 
-from muster.rewards.pool.grader import PoolGrader, default_workers
+from muster.rewards.pool.grader import CallTimes, PoolGrader, default_workers
 
-__all__ = ["PoolGrader", "default_workers"]
+__all__ = ["CallTimes", "PoolGrader", "default_workers"]

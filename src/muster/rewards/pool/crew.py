@@ -64,6 +64,8 @@ class Outcome:
     extras: Mapping[str, list[object]] = field(default_factory=dict)
     problem: str | None = None
     """Why there is no verdict on any of it."""
+    seconds: float = 0.0
+    """What the call took; 0 where the reward was not called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,13 @@ class _Job:
     """Drawn, so that what else a reward writes to the line is not taken for the answer."""
     stage: Stage = "load"
     limit_s: float = inf
+    began: float = 0.0
     deadline: float = inf
+
+    @property
+    def seconds(self) -> float:
+        """Since the call began; loading the reward is no part of a call."""
+        return time.monotonic() - self.began if self.stage == "call" else 0.0
 
 
 class Crew:
@@ -185,7 +193,8 @@ class _Shift:
         job.stage = stage
         job.limit_s = max(LOAD_LIMIT_S, limit_s) if stage == "load" else limit_s
         slack_s = _SLACK_S if job.task.keeps_limit else 0.0
-        job.deadline = time.monotonic() + job.limit_s + slack_s
+        job.began = time.monotonic()
+        job.deadline = job.began + job.limit_s + slack_s
         self._send(worker, _load(job) if stage == "load" else _call(job, self.occasion))
 
     def _send(self, worker: Worker, line: str) -> None:
@@ -241,11 +250,11 @@ class _Shift:
             return
         self._release(worker)
         if "failure" not in answer:
-            self.outcomes.append(_outcome(job.task, answer))
+            self.outcomes.append(_outcome(job, answer))
         elif job.stage == "load":
             self._fail_all_of(job.task, Failure(f"can't be loaded in a worker: {answer['failure']}"))
         else:
-            self._fail(job.task, Failure(answer["failure"]))
+            self._fail(job.task, Failure(answer["failure"]), job.seconds)
 
     def _end_overdue(self) -> None:
         now = time.monotonic()
@@ -263,16 +272,16 @@ class _Shift:
             # Which of its calls is to blame can't be told from here.
             self.waiting.extendleft(reversed(job.task.split()))
         else:
-            self._fail(job.task, failure)
+            self._fail(job.task, failure, job.seconds)
 
     def _release(self, worker: Worker) -> None:
         del self.busy[worker]
         self.selector.unregister(worker.channel)
 
-    def _fail(self, task: Task, failure: Failure) -> None:
+    def _fail(self, task: Task, failure: Failure, seconds: float = 0.0) -> None:
         size = len(task.slots)
         verdicts = whole_batch(failure, size) if task.reward.convention == "batch" else [failure] * size
-        self.outcomes.append(Outcome(task=task, verdicts=verdicts, problem=failure.reason))
+        self.outcomes.append(Outcome(task=task, verdicts=verdicts, problem=failure.reason, seconds=seconds))
 
     def _fail_all_of(self, task: Task, failure: Failure) -> None:
         """A reward that can't be loaded once is not tried a hundred times."""
@@ -303,15 +312,16 @@ def _load(job: _Job) -> str:
     return dumps({"do": "load", "id": job.number, "reward": reward.name, "origin": origin})
 
 
-def _outcome(task: Task, answer: Mapping[str, Any]) -> Outcome:
+def _outcome(job: _Job, answer: Mapping[str, Any]) -> Outcome:
     return Outcome(
-        task=task,
+        task=job.task,
         verdicts=[
             Failure(verdict["failure"]) if isinstance(verdict, dict) else verdict
             for verdict in answer["verdicts"]
         ],
         metrics=answer["metrics"],
         extras=answer["extras"],
+        seconds=job.seconds,
     )
 
 

@@ -2,8 +2,10 @@
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from muster.errors import ConfigError, RewardError
@@ -26,6 +28,21 @@ _PLACES: Mapping[Place, str] = {
     "forked": "in up to {workers} processes forked before the model loads, {limit:g} s a call",
     "main": "in the process of the run, without a time limit",
 }
+
+
+@dataclass(kw_only=True)
+class CallTimes:
+    """How long the calls of a reward took."""
+
+    num_calls: int = 0
+    total_s: float = 0.0
+    slowest_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Counts a call."""
+        self.num_calls += 1
+        self.total_s += seconds
+        self.slowest_s = max(self.slowest_s, seconds)
 
 
 class PoolGrader:
@@ -52,6 +69,8 @@ class PoolGrader:
         self.places: dict[str, Place] = {
             reward.name: _place(reward, in_process, can_fork) for reward in self.rewards
         }
+        self.times = {reward.name: CallTimes() for reward in self.rewards}
+        """Of all calls so far, by reward."""
         self._logged = Logged()
         self._lock = threading.Lock()
         self._crews: dict[Place, Crew] = {}
@@ -100,7 +119,9 @@ class PoolGrader:
             state = TrainerState(global_step=step, max_steps=num_steps or 0)
             around = Surroundings(state=state, logged=self._logged)
             for reward in self._living("main"):
+                start = time.monotonic()
                 columns[reward.name] = verdicts(reward, requests, around)
+                self.times[reward.name].add(time.monotonic() - start)
         return combined(self.rewards, columns, len(requests))
 
     def take_logged(self) -> Logged:
@@ -132,6 +153,8 @@ class PoolGrader:
         order = {reward.name: number for number, reward in enumerate(self.rewards)}
         for outcome in sorted(outcomes, key=lambda o: (order[o.task.reward.name], o.task.slots)):
             column = columns[outcome.task.reward.name]
+            if outcome.seconds:
+                self.times[outcome.task.reward.name].add(outcome.seconds)
             for slot, verdict in zip(outcome.task.slots, outcome.verdicts, strict=True):
                 column[slot] = verdict
             _note(self._logged, outcome)

@@ -1,0 +1,9 @@
+"""What some graded groups say about whether a run can learn, and what to change where it can't.
+
+`muster check` asks before a run, `muster train` after its first step.
+"""
+
+from muster.findings.rules import Finding, find, in_order
+from muster.findings.seen import OTHER_SIZES, Lengths, PartSeen, Seen, Setup, look
+
+__all__ = ["OTHER_SIZES", "Finding", "Lengths", "PartSeen", "Seen", "Setup", "find", "in_order", "look"]

@@ -3,7 +3,7 @@
 Axes: R rows (one rollout each), L positions, V vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import Protocol, runtime_checkable
@@ -23,6 +23,7 @@ class Decodable(Protocol):
     """What the engine needs of a policy."""
 
     backbone: nn.Module
+    head: nn.Module
 
     @property
     def tokenizer(self) -> Decodes:
@@ -32,6 +33,11 @@ class Decodable(Protocol):
     @property
     def packs(self) -> bool:
         """Whether its attention can share prompts."""
+        ...
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The lower precision that it computes in; None for that of the weights."""
         ...
 
     @property
@@ -78,6 +84,14 @@ class Decoder(Protocol):
         ...
 
 
+Forward = Callable[[Tensor, Tensor, PrefillLayout | DecodeCache], Tensor]
+"""Ids and positions, [1 N] or [N 1], and a layout to final hidden states [N E]."""
+
+
+def _by_modules(policy: Decodable) -> Forward:
+    return lambda ids, positions, layout: policy.hidden(ids, positions, layout).flatten(0, 1)
+
+
 class SharedPrefixDecoder:
     """Decodes with each prompt's keys and values stored once for its group.
 
@@ -87,11 +101,17 @@ class SharedPrefixDecoder:
     joins = True
 
     def __init__(
-        self, policy: Decodable, prompts: Sequence[tuple[int, ...]], sampling: Sampling, num_seats: int
+        self,
+        policy: Decodable,
+        prompts: Sequence[tuple[int, ...]],
+        sampling: Sampling,
+        num_seats: int,
+        forward: Forward | None = None,
     ) -> None:
         self.policy = policy
         self.prompts = prompts
         self.num_seats = num_seats
+        self._forward = forward or _by_modules(policy)
         self.cache = DecodeCache(num_seats, sampling.max_tokens, policy.device)
         self._known: list[int] = []
         """Numbers of the prompts in the cache, in its order."""
@@ -123,8 +143,8 @@ class SharedPrefixDecoder:
         spans = [GroupSpan(end - len(prompt), len(prompt), ()) for end, prompt in zip(ends, prompts)]
         self.cache.expect([len(prompt) for prompt in prompts])
         layout = PrefillLayout(PackedLayout(tuple(spans)), self.cache)
-        hidden = self.policy.hidden(ids[None], positions[None], layout)
-        return self.policy.logits(hidden[0, torch.tensor(ends, device=device) - 1])
+        hidden = self._forward(ids[None], positions[None], layout)
+        return self.policy.logits(hidden[torch.tensor(ends, device=device) - 1])
 
     def _forget_finished(self) -> None:
         """Lets go of the prompts that no row continues or will."""
@@ -136,9 +156,9 @@ class SharedPrefixDecoder:
 
     def step(self, ids: Tensor) -> Tensor:
         """Logits [R V] after one more token per row."""
-        hidden = self.policy.hidden(ids[:, None], self.cache.positions()[:, None], self.cache)
+        hidden = self._forward(ids[:, None], self.cache.positions()[:, None], self.cache)
         self.cache.advance()
-        return self.policy.logits(hidden[:, 0])
+        return self.policy.logits(hidden)
 
     def leave(self, rows: Sequence[int]) -> list[int]:
         """Lets rows go; where each that is left was before, in their new order."""

@@ -6,16 +6,25 @@ the next rollout that waits; logprobs come from the same pass, at the same tempe
 Axes: R rows (one rollout each), V vocabulary.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from muster.engines.base import Sampling
 from muster.engines.decoding import Decodable, Decoder, PlainDecoder, SharedPrefixDecoder
+from muster.engines.fused import FusedBackbone, is_known
+from muster.engines.products import Choice, choose, linear_layers, replaced
 from muster.engines.sampler import Rollouts
 from muster.errors import EngineError
 from muster.records import Completion, Prompt
+
+FUSED_TOLERANCE = 1e-4
+"""Nats by which the short way of known families may differ from transformers' modules."""
+
+NUM_COMPARED = 100
+"""Likeliest tokens at each place, whose logprobs are compared: those that are ever sampled."""
 
 
 def _ignore(done: int, total: int) -> None:
@@ -30,11 +39,18 @@ class LocalEngine:
     """
 
     def __init__(
-        self, policy: Decodable, *, max_rows: int = 64, progress: Callable[[int, int], None] = _ignore
+        self,
+        policy: Decodable,
+        *,
+        max_rows: int = 64,
+        progress: Callable[[int, int], None] = _ignore,
+        choice: Choice | None = None,
     ) -> None:
         self.policy = policy
         self.max_rows = max_rows
         self.progress = progress
+        self.choice = choice or Choice()
+        """How products are computed; `tune` measures what is fastest here."""
         self.version = 0
         self._weights: dict[str, Tensor] | None = None
 
@@ -50,13 +66,53 @@ class LocalEngine:
         size = sampling.group_size
         keys = [(prompt.key, index) for prompt in prompts for index in range(size)]
         rollouts = Rollouts(keys, sampling, self.policy.tokenizer)
-        with torch.no_grad(), self.policy.using(self._weights):
-            kind = SharedPrefixDecoder if self.policy.packs else PlainDecoder
-            seats = min(self.max_rows, len(keys))
-            decoder = kind(self.policy, [prompt.ids for prompt in prompts], sampling, seats)
+        seats = min(self.max_rows, len(keys))
+        ids = [prompt.ids for prompt in prompts]
+        with self._decoder(ids, sampling, seats) as decoder:
             self._sample(rollouts, decoder, len(keys))
         completions = rollouts.completions(self.version)
         return [completions[start : start + size] for start in range(0, len(completions), size)]
+
+    def tune(self, num_rows: int) -> None:
+        """Measures which products are fastest at so many rows, and checks the short way of known families.
+
+        Both take a moment, on the policy's own weights. What was chosen is in `choice`: set it to that of
+        another engine to sample as that one does, to the last bit.
+        """
+        self.choice = Choice()
+        if self.policy.autocast is not None:
+            return
+        choice = choose(linear_layers(self.policy.backbone, self.policy.head), min(num_rows, self.max_rows))
+        is_fused = self.policy.packs and is_known(self.policy.backbone)
+        self.choice = choice._replace(is_fused=is_fused and self._fused_difference(choice) <= FUSED_TOLERANCE)
+
+    def _fused_difference(self, choice: Choice) -> float:
+        """By how much the logprobs of the likeliest tokens differ at most from the modules' own."""
+        sampling = Sampling(group_size=2, max_tokens=2)
+        prompts = [(1, 2, 3), (4, 5, 6, 7, 8)]
+        logprobs: list[Tensor] = []
+        for self.choice in (Choice(), Choice(choice.short, choice.short, is_fused=True)):
+            with self._decoder(prompts, sampling, 4) as decoder:
+                first = decoder.join([0, 0, 1, 1])
+                ids = torch.arange(len(first), device=first.device)
+                logprobs.append(torch.cat([first, decoder.step(ids)]).log_softmax(dim=1))
+        likeliest = logprobs[0].topk(min(NUM_COMPARED, logprobs[0].shape[1]), dim=1).indices
+        return float((logprobs[0] - logprobs[1]).gather(1, likeliest).abs().max())
+
+    @contextmanager
+    def _decoder(
+        self, prompts: Sequence[tuple[int, ...]], sampling: Sampling, seats: int
+    ) -> Generator[Decoder]:
+        """What decodes these prompts, on the weights that are sampled and by the products chosen."""
+        policy, kind = self.policy, self.choice.of(sampling.max_tokens)
+        is_fused = policy.packs and self.choice.is_fused
+        swapped = linear_layers(policy.head) if is_fused else linear_layers(policy.backbone, policy.head)
+        with torch.no_grad(), policy.using(self._weights), replaced(swapped, kind):
+            if not policy.packs:
+                yield PlainDecoder(policy, prompts, sampling, seats)
+                return
+            forward = FusedBackbone(policy.backbone, kind) if is_fused else None
+            yield SharedPrefixDecoder(policy, prompts, sampling, seats, forward)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Samples with a copy of these weights from now on.
@@ -74,24 +130,26 @@ class LocalEngine:
 
     def _sample(self, rollouts: Rollouts, decoder: Decoder, count: int) -> None:
         """Decodes until all rollouts are done; whoever finds no seat waits for one."""
-        limit, size = rollouts.sampling.max_tokens, rollouts.sampling.group_size
+        size, started = rollouts.sampling.group_size, 0
         running: list[int] = []
-        started = 0
-        logits: Tensor | None = None
+        ids = torch.empty(0, dtype=torch.long, device=self.policy.device)
         while started < count or running:
             seats = decoder.num_seats - len(running) if decoder.joins or not running else 0
             if joining := list(range(started, min(started + seats, count))):
-                first = decoder.join([rollout // size for rollout in joining])
-                logits = first if logits is None else torch.cat([logits, first])
-                running += joining
+                logits = decoder.join([rollout // size for rollout in joining])
                 started += len(joining)
-            assert logits is not None
-            ids = rollouts.step(logits, running)
-            sampled = sum(len(rollouts.ids[rollout]) for rollout in running)
-            self.progress((started - len(running)) * limit + sampled, count * limit)
+                running += joining
+                ids = torch.cat([ids, rollouts.step(logits, joining)])
+            else:
+                ids = rollouts.step(decoder.step(ids), running)
             if leaving := [row for row, rollout in enumerate(running) if rollouts.is_done(rollout)]:
                 order = decoder.leave(leaving)
                 running = [running[row] for row in order]
                 ids = ids[torch.tensor(order, dtype=torch.long, device=ids.device)]
-            logits = decoder.step(ids) if running else None
-        self.progress(count * limit, count * limit)
+            self._report(rollouts, running, started, count)
+
+    def _report(self, rollouts: Rollouts, running: Sequence[int], started: int, count: int) -> None:
+        """Tells the progress, in tokens; a rollout that is done counts as if it had reached its limit."""
+        limit = rollouts.sampling.max_tokens
+        sampled = sum(len(rollouts.ids[rollout]) for rollout in running)
+        self.progress((started - len(running)) * limit + sampled, count * limit)

@@ -73,18 +73,20 @@ class LocalEngine:
         completions = rollouts.completions(self.version)
         return [completions[start : start + size] for start in range(0, len(completions), size)]
 
-    def tune(self, num_rows: int) -> None:
+    def tune(self, num_rows: int, kind: str | None = None) -> None:
         """Measures which products are fastest at so many rows, and checks the short way of known families.
 
-        Both take a moment, on the policy's own weights. What was chosen is in `choice`: set it to that of
-        another engine to sample as that one does, to the last bit.
+        Both take a moment, on the policy's own weights; `kind` names the products instead. What was chosen
+        is in `choice`: set it to that of another engine to sample as that one does, to the last bit.
         """
         self.choice = Choice()
         if self.policy.autocast is not None:
             return
-        choice = choose(linear_layers(self.policy.backbone, self.policy.head), min(num_rows, self.max_rows))
-        is_fused = self.policy.packs and is_known(self.policy.backbone)
-        self.choice = choice._replace(is_fused=is_fused and self._fused_difference(choice) <= FUSED_TOLERANCE)
+        layers = linear_layers(self.policy.backbone, self.policy.head)
+        choice = Choice(kind, kind) if kind else choose(layers, min(num_rows, self.max_rows))
+        if self.policy.packs and is_known(self.policy.backbone):
+            choice = choice._replace(is_fused=self._fused_difference(choice) <= FUSED_TOLERANCE)
+        self.choice = choice
 
     def _fused_difference(self, choice: Choice) -> float:
         """By how much the logprobs of the likeliest tokens differ at most from the modules' own."""

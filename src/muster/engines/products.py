@@ -20,6 +20,9 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from muster.errors import CheckpointError
+from muster.memory import available_bytes
+
 Product = Callable[[Tensor], Tensor]
 """[... I] -> [... O]"""
 
@@ -82,6 +85,11 @@ MARGIN = 1.1
 """A kind must be so many times faster than a plainer one, so that equal machines choose equally."""
 
 
+SHARE = 0.25
+"""Of the memory that is free, what copies may take while they last. Gradients, as large as they are, take
+it while there are no copies."""
+
+
 def choose(modules: Iterable[nn.Module], num_rows: int) -> Choice:
     """The fastest products for these linear layers at so many rows, measured in a moment.
 
@@ -92,8 +100,24 @@ def choose(modules: Iterable[nn.Module], num_rows: int) -> Choice:
         return Choice()
     if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in weights):
         return Choice()
-    seconds = measure(weights, num_rows, [kind for kind in KINDS if kind != "laid_out" or _has_onednn()])
-    return decide(seconds)
+    copies = sum(weight.numel() * weight.element_size() for weight in weights)
+    has_room = copies <= SHARE * available_bytes(torch.device("cpu"))
+    kinds = [kind for kind in KINDS if kind != "laid_out" or (has_room and _has_onednn())]
+    return decide(measure(weights, num_rows, kinds))
+
+
+def restored(values: object) -> Choice:
+    """The choice that a checkpoint holds; plain products where it was saved before there was one."""
+    if values is None:
+        return Choice()
+    match values:
+        case {"short": str(short), "long": str(long), "from_tokens": int(tokens), "is_fused": bool(is_fused)}:
+            if short in KINDS and long in KINDS:
+                return Choice(short, long, tokens, is_fused)
+    raise CheckpointError(
+        f"state.json of the checkpoint holds products = {values!r}, which this version doesn't know. "
+        f"Known kinds are {', '.join(KINDS)}: resume with the version that saved it."
+    )
 
 
 class Seconds(NamedTuple):

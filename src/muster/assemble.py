@@ -21,6 +21,7 @@ from muster.config import Config, ModelConfig
 from muster.data import encode_prompts, load_samples, prompt_order, weighted_draw
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
+from muster.engines.products import KINDS
 from muster.errors import ConfigError
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
@@ -249,15 +250,19 @@ def make_draw(config: Config, items: Sequence[Item]) -> Draw:
 
 
 def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], None]) -> LocalEngine:
-    """The engine that the configuration names, with its own options."""
+    """The engine that the configuration names, with its own options, tuned to the run's rows."""
     options = dict(config.engine.options)
-    max_rows = options.pop("max_rows", 128)
-    if options or not isinstance(max_rows, int) or max_rows < 1:
+    max_rows, products = options.pop("max_rows", 128), options.pop("products", "measured")
+    if options or not isinstance(max_rows, int) or max_rows < 1 or products not in ("measured", *KINDS):
         raise ConfigError(
-            f"engine.options is {dict(config.engine.options)}, but the local engine takes one option: "
-            "max_rows, how many rollouts are sampled side by side, 1 or more."
+            f"engine.options is {dict(config.engine.options)}, but the local engine takes two options: "
+            "max_rows, how many rollouts are sampled side by side, 1 or more; and products, how linear "
+            f"layers compute while sampling: 'measured', {', '.join(map(repr, KINDS))}."
         )
-    return LocalEngine(policy, max_rows=max_rows, progress=progress)
+    engine = LocalEngine(policy, max_rows=max_rows, progress=progress)
+    num_rows = config.sampling.prompts_per_step * config.sampling.group_size
+    engine.tune(num_rows, None if products == "measured" else str(products))
+    return engine
 
 
 def make_collector(config: Config, policy: Policy, grader: Grader, num_steps: int, clock: Clock) -> Collector:

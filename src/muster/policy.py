@@ -18,7 +18,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from muster.attention import NAME as SHARED_PREFIX
 from muster.attention import (
-    DecodeCache,
     GroupSpan,
     Layout,
     PackedLayout,
@@ -26,6 +25,7 @@ from muster.attention import (
     unpackable_because,
 )
 from muster.batch import Batch, pack, pad
+from muster.cache import DecodeCache
 from muster.errors import ConfigError, ModelError
 from muster.logprobs import pad_kept, token_stats
 
@@ -190,11 +190,12 @@ def _share_prompts(base: PreTrainedModel, max_tokens: int) -> str | None:
         return reason
     base.set_attn_implementation(SHARED_PREFIX)
     # Some families promise to use the interface and don't, or use it twice in a layer: count.
-    cache = DecodeCache([1], 1, torch.zeros(1, dtype=torch.long, device=base.device))
+    cache = DecodeCache(num_seats=1, max_tokens=1, device=base.device)
+    cache.expect([1])
     ids = torch.zeros(1, 1, dtype=torch.long, device=base.device)
     with torch.no_grad():
         _shared_hidden(base.base_model, ids, ids, PrefillLayout(PackedLayout((GroupSpan(0, 1, ()),)), cache))
-    uses, layers = len(cache.prompt_keys), int(config.num_hidden_layers)
+    uses, layers = cache.num_stored, int(config.num_hidden_layers)
     if uses == layers:
         return None
     base.set_attn_implementation("sdpa")

@@ -12,6 +12,8 @@ from muster import checkpoint
 from muster.assemble import Materials, Say, assemble, load_policy, optimizer_order, prepare
 from muster.clock import Progress, unwatched
 from muster.config import Config, load, result_changing_differences, to_toml
+from muster.engines.local import LocalEngine
+from muster.engines.products import restored
 from muster.errors import CheckpointError, ConfigError
 from muster.export import export_model, model_card
 from muster.history import History
@@ -135,6 +137,7 @@ def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:
         self_check=numbers,
         budget_tokens=session.budget.tokens,
         shares_prompts=session.policy.packs,
+        products=_products(session),
     )
     shown = ", ".join(
         f"{name.replace('_', ' ')} {value:.1e}" for name, value in numbers.items() if value is not None
@@ -192,10 +195,17 @@ def save(session: Run, folder: Path, keep: int) -> Path:
                 "history": state.history.to_plain(),
                 "budget_tokens": session.budget.tokens,
                 "threads": torch.get_num_threads(),
+                "products": _products(session),
             },
         ),
         keep,
     )
+
+
+def _products(session: Run) -> dict[str, object] | None:
+    """How the engine computes, where that was chosen at start: each way rounds differently."""
+    engine = session.collector.engine
+    return engine.choice._asdict() if isinstance(engine, LocalEngine) else None
 
 
 def _restore(session: Run, path: Path) -> None:
@@ -210,6 +220,8 @@ def _restore(session: Run, path: Path) -> None:
     session.budget.tokens = _whole(numbers, "budget_tokens")
     # Sums are cut by threads: with another number of them the last bits would differ.
     torch.set_num_threads(_whole(numbers, "threads"))
+    if isinstance(session.collector.engine, LocalEngine):
+        session.collector.engine.choice = restored(numbers.get("products"))
     state.old = dict(saved.old) if saved.old is not None else None
     weights = state.old.items() if state.old is not None else session.policy.trainable()
     session.collector.engine.load_weights(weights, state.old_version)

@@ -105,6 +105,7 @@ def generate(
         stop_strings=config.sampling.stop if config else (),
     )
     engine, ends = LocalEngine(policy), assemble.end_ids(policy)
+    engine.tune(n)
     for number, prompt in enumerate(prompts):
         ids = asking.ids(prompt, str(number), tokenizer)
         [completions] = engine.generate([Prompt(ids=ids, key=StreamKey(seed, 0, number, 0))], sampling)

@@ -169,11 +169,11 @@ def _roll(tokens, **settings):
     sampling = _sampling(**settings)
     rollouts = Rollouts([(KEY, 0)], sampling, tiny_tokenizer())
     for token in tokens:
-        if not rollouts.running:
+        if rollouts.is_done(0):
             break
         logits = torch.full((1, 300), float("-inf"))
         logits[0, token] = 0.0
-        rollouts.step(logits)
+        rollouts.step(logits, [0])
     return rollouts.completions(version=4)[0]
 
 
@@ -231,8 +231,9 @@ def test_the_kept_set_of_every_token_holds_it():
     sampling = _sampling(max_tokens=30, top_p=0.7, top_k=5)
     rollouts = Rollouts([(KEY, index) for index in range(20)], sampling, tiny_tokenizer())
     generator = torch.Generator().manual_seed(0)
-    while rollouts.running:
-        rollouts.step(torch.randn(len(rollouts.running), 50, generator=generator) * 3)
+    for _ in range(30):
+        rollouts.step(torch.randn(20, 50, generator=generator) * 3, range(20))
+    assert all(rollouts.is_done(number) for number in range(20))
     for done in rollouts.completions(0):
         assert done.kept is not None
         assert len(done.kept) == 30

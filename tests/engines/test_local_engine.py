@@ -7,7 +7,9 @@ from transformers import GenerationConfig
 
 from muster.batch import Row, collate
 from muster.engines.base import Sampling
+from muster.engines.fused import is_known
 from muster.engines.local import LocalEngine
+from muster.engines.products import Choice
 from muster.errors import EngineError
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.records import Prompt, StreamKey
@@ -30,6 +32,13 @@ def _sampling(**settings):
     return Sampling(**{"group_size": 3, "max_tokens": 12, "stop_ids": frozenset(range(40)), **settings})
 
 
+def _engine(policy, **settings):
+    """An engine that takes the short way where it knows the family."""
+    return LocalEngine(
+        policy, choice=Choice("turned", "turned", is_fused=is_known(policy.backbone)), **settings
+    )
+
+
 def _ids(groups):
     return [[done.ids for done in group] for group in groups]
 
@@ -44,7 +53,7 @@ def _assert_same(ours, theirs, tolerance=1e-9):
 
 @pytest.mark.parametrize("family", EXACT)
 def test_a_rollout_does_not_depend_on_what_else_is_in_the_batch(family):
-    engine = LocalEngine(exact_policy(family))
+    engine = _engine(exact_policy(family))
     prompts = _prompts(*LENGTHS)
     whole = engine.generate(prompts, _sampling())
     lengths = {len(done.ids) for group in whole for done in group}
@@ -55,7 +64,7 @@ def test_a_rollout_does_not_depend_on_what_else_is_in_the_batch(family):
     _assert_same(engine.generate(prompts[::-1], _sampling()), whole[::-1])
     _assert_same(engine.generate(prompts, _sampling(group_size=2)), [group[:2] for group in whole])
     for max_rows in (1, 2, 5, 12):
-        _assert_same(LocalEngine(engine.policy, max_rows=max_rows).generate(prompts, _sampling()), whole)
+        _assert_same(_engine(engine.policy, max_rows=max_rows).generate(prompts, _sampling()), whole)
 
 
 @pytest.mark.parametrize("family", SHARING)
@@ -66,7 +75,7 @@ def test_sharing_prompts_samples_what_plain_decoding_samples(family):
     assert not plain.packs
     prompts = _prompts(*LENGTHS)
     _assert_same(
-        LocalEngine(shared).generate(prompts, _sampling(temperature=0.8)),
+        _engine(shared).generate(prompts, _sampling(temperature=0.8)),
         LocalEngine(plain).generate(prompts, _sampling(temperature=0.8)),
     )
 
@@ -280,6 +289,29 @@ def test_finished_rows_leave_the_batch_and_prompts_are_computed_once(family):
     assert [shape[0] for shape in rows[1:]] == expected
     assert all(shape[1] == 1 for shape in rows[1:])
     assert expected[-1] < expected[0]
+
+
+def test_a_finished_rows_place_is_taken_by_the_next_rollout_that_waits():
+    policy = tiny_policy()
+    rows = []
+    policy.base.model.embed_tokens.register_forward_hook(
+        lambda module, inputs, output: rows.append(tuple(inputs[0].shape))
+    )
+    groups = LocalEngine(policy, max_rows=5).generate(
+        _prompts(4, 7, 2, 9), _sampling(group_size=4, stop_ids=frozenset(range(20)))
+    )
+    lengths = [len(done.ids) for group in groups for done in group]
+    # A step's ids are a column, a prefill's a row; the last token of a rollout is never put in.
+    steps = [shape[0] for shape in rows if shape[1] == 1]
+    prefills = [shape[1] for shape in rows if shape[1] > 1]
+    assert sum(prefills) == 4 + 7 + 2 + 9
+    assert len(prefills) > 1
+    assert sum(steps) == sum(lengths) - 16
+    assert max(steps) == 5
+    # Full until nobody waits any more: from then on rows only leave.
+    shrinks = [number for number, count in enumerate(steps) if count < 5]
+    tail = steps[shrinks[0] :]
+    assert tail == sorted(tail, reverse=True)
 
 
 def test_progress_only_grows_and_ends_at_its_total():

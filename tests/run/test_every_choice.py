@@ -54,6 +54,7 @@ CHOICES = [
     {"run": {"budget_tokens": 1}},
     {"run": {"threads": 1}},
     {"engine": {"options": {"max_rows": 3}}},
+    *({"engine": {"options": {"products": kind}}} for kind in ("measured", "linear", "turned", "laid_out")),
 ]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from muster.adapters import add_lora
-from muster.attention import DecodeCache
+from muster.cache import DecodeCache
 from muster.engines.base import Engine, Sampling
 from muster.engines.local import LocalEngine
 from muster.errors import ModelError

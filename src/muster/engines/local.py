@@ -1,62 +1,30 @@
 """Sampling in process, on the training weights themselves.
 
-A prompt's keys and values are computed once per group and shared; finished rows leave the batch;
-logprobs come from the same pass, at the same temperature.
+A prompt's keys and values are computed once per group and shared; a finished row's place is taken by
+the next rollout that waits; logprobs come from the same pass, at the same temperature.
 
-Axes: R rows (one rollout each), L positions, V vocabulary.
+Axes: R rows (one rollout each), V vocabulary.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from itertools import groupby
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from muster.attention import DecodeCache, GroupSpan, Layout, PackedLayout, PrefillLayout
 from muster.engines.base import Sampling
-from muster.engines.sampler import Decodes, Rollouts
+from muster.engines.decoding import Decodable, Decoder, PlainDecoder, SharedPrefixDecoder
+from muster.engines.fused import FusedBackbone, is_known
+from muster.engines.products import Choice, choose, linear_layers, replaced
+from muster.engines.sampler import Rollouts
 from muster.errors import EngineError
 from muster.records import Completion, Prompt
 
+FUSED_TOLERANCE = 1e-4
+"""Nats by which the short way of known families may differ from transformers' modules."""
 
-@runtime_checkable
-class Decodable(Protocol):
-    """What the engine needs of a policy."""
-
-    backbone: nn.Module
-
-    @property
-    def tokenizer(self) -> Decodes:
-        """Finds stop strings."""
-        ...
-
-    @property
-    def packs(self) -> bool:
-        """Whether its attention can share prompts."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        ...
-
-    def hidden(self, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
-        """Final hidden states under a shared-prefix layout."""
-        ...
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """The head on hidden states."""
-        ...
-
-    def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The parameters that training changes, by name."""
-        ...
-
-    def using(self, weights: Mapping[str, Tensor] | None) -> AbstractContextManager[None]:
-        """Runs on other trainable weights."""
-        ...
+NUM_COMPARED = 100
+"""Likeliest tokens at each place, whose logprobs are compared: those that are ever sampled."""
 
 
 def _ignore(done: int, total: int) -> None:
@@ -71,11 +39,18 @@ class LocalEngine:
     """
 
     def __init__(
-        self, policy: Decodable, *, max_rows: int = 64, progress: Callable[[int, int], None] = _ignore
+        self,
+        policy: Decodable,
+        *,
+        max_rows: int = 64,
+        progress: Callable[[int, int], None] = _ignore,
+        choice: Choice | None = None,
     ) -> None:
         self.policy = policy
         self.max_rows = max_rows
         self.progress = progress
+        self.choice = choice or Choice()
+        """How products are computed; `tune` measures what is fastest here."""
         self.version = 0
         self._weights: dict[str, Tensor] | None = None
 
@@ -86,14 +61,60 @@ class LocalEngine:
                 f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
                 "prompts with the model's first special token."
             )
-        jobs = [(number, index) for number in range(len(prompts)) for index in range(sampling.group_size)]
-        completions: list[Completion] = []
-        with torch.no_grad(), self.policy.using(self._weights):
-            for start in range(0, len(jobs), self.max_rows):
-                wave = jobs[start : start + self.max_rows]
-                completions += self._wave(prompts, wave, sampling, (len(completions), len(jobs)))
+        if not prompts:
+            return []
         size = sampling.group_size
+        keys = [(prompt.key, index) for prompt in prompts for index in range(size)]
+        rollouts = Rollouts(keys, sampling, self.policy.tokenizer)
+        seats = min(self.max_rows, len(keys))
+        ids = [prompt.ids for prompt in prompts]
+        with self._decoder(ids, sampling, seats) as decoder:
+            self._sample(rollouts, decoder, len(keys))
+        completions = rollouts.completions(self.version)
         return [completions[start : start + size] for start in range(0, len(completions), size)]
+
+    def tune(self, num_rows: int, kind: str | None = None) -> None:
+        """Measures which products are fastest at so many rows, and checks the short way of known families.
+
+        Both take a moment, on the policy's own weights; `kind` names the products instead. What was chosen
+        is in `choice`: set it to that of another engine to sample as that one does, to the last bit.
+        """
+        self.choice = Choice()
+        if self.policy.autocast is not None:
+            return
+        layers = linear_layers(self.policy.backbone, self.policy.head)
+        choice = Choice(kind, kind) if kind else choose(layers, min(num_rows, self.max_rows))
+        if self.policy.packs and is_known(self.policy.backbone):
+            choice = choice._replace(is_fused=self._fused_difference(choice) <= FUSED_TOLERANCE)
+        self.choice = choice
+
+    def _fused_difference(self, choice: Choice) -> float:
+        """By how much the logprobs of the likeliest tokens differ at most from the modules' own."""
+        sampling = Sampling(group_size=2, max_tokens=2)
+        prompts = [(1, 2, 3), (4, 5, 6, 7, 8)]
+        logprobs: list[Tensor] = []
+        for self.choice in (Choice(), Choice(choice.short, choice.short, is_fused=True)):
+            with self._decoder(prompts, sampling, 4) as decoder:
+                first = decoder.join([0, 0, 1, 1])
+                ids = torch.arange(len(first), device=first.device)
+                logprobs.append(torch.cat([first, decoder.step(ids)]).log_softmax(dim=1))
+        likeliest = logprobs[0].topk(min(NUM_COMPARED, logprobs[0].shape[1]), dim=1).indices
+        return float((logprobs[0] - logprobs[1]).gather(1, likeliest).abs().max())
+
+    @contextmanager
+    def _decoder(
+        self, prompts: Sequence[tuple[int, ...]], sampling: Sampling, seats: int
+    ) -> Generator[Decoder]:
+        """What decodes these prompts, on the weights that are sampled and by the products chosen."""
+        policy, kind = self.policy, self.choice.of(sampling.max_tokens)
+        is_fused = policy.packs and self.choice.is_fused
+        swapped = linear_layers(policy.head) if is_fused else linear_layers(policy.backbone, policy.head)
+        with torch.no_grad(), policy.using(self._weights), replaced(swapped, kind):
+            if not policy.packs:
+                yield PlainDecoder(policy, prompts, sampling, seats)
+                return
+            forward = FusedBackbone(policy.backbone, kind) if is_fused else None
+            yield SharedPrefixDecoder(policy, prompts, sampling, seats, forward)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Samples with a copy of these weights from now on.
@@ -109,129 +130,28 @@ class LocalEngine:
         """Lets go of the copied weights."""
         self._weights = None
 
-    def _wave(
-        self,
-        prompts: Sequence[Prompt],
-        wave: list[tuple[int, int]],
-        sampling: Sampling,
-        done: tuple[int, int],
-    ) -> list[Completion]:
-        """Samples some rollouts side by side; `done` counts finished and all rollouts of the call."""
-        rollouts = Rollouts([(prompts[n].key, index) for n, index in wave], sampling, self.policy.tokenizer)
-        groups = [(n, len(list(members))) for n, members in groupby(wave, key=lambda job: job[0])]
-        decoder_kind = SharedPrefixDecoder if self.policy.packs else PlainDecoder
-        decoder = decoder_kind(
-            self.policy, [prompts[n].ids for n, _ in groups], [c for _, c in groups], sampling
-        )
-        logits = decoder.prefill()
-        steps_per_rollout = sampling.max_tokens
-        for step in range(sampling.max_tokens):
-            ids, going = rollouts.step(logits)
-            finished = done[0] + len(wave) - len(rollouts.running)
-            share = len(rollouts.running) * (step + 1)
-            self.progress(finished * steps_per_rollout + share, done[1] * steps_per_rollout)
-            if not going:
-                break
-            if len(going) < len(ids):
-                rows = torch.tensor(going, device=ids.device)
-                decoder.keep_rows(rows)
-                ids = ids[rows]
-            logits = decoder.step(ids)
-        return rollouts.completions(self.version)
+    def _sample(self, rollouts: Rollouts, decoder: Decoder, count: int) -> None:
+        """Decodes until all rollouts are done; whoever finds no seat waits for one."""
+        size, started = rollouts.sampling.group_size, 0
+        running: list[int] = []
+        ids = torch.empty(0, dtype=torch.long, device=self.policy.device)
+        while started < count or running:
+            seats = decoder.num_seats - len(running) if decoder.joins or not running else 0
+            if joining := list(range(started, min(started + seats, count))):
+                logits = decoder.join([rollout // size for rollout in joining])
+                started += len(joining)
+                running += joining
+                ids = torch.cat([ids, rollouts.step(logits, joining)])
+            else:
+                ids = rollouts.step(decoder.step(ids), running)
+            if leaving := [row for row, rollout in enumerate(running) if rollouts.is_done(rollout)]:
+                order = decoder.leave(leaving)
+                running = [running[row] for row in order]
+                ids = ids[torch.tensor(order, dtype=torch.long, device=ids.device)]
+            self._report(rollouts, running, started, count)
 
-
-class SharedPrefixDecoder:
-    """Decodes with each prompt's keys and values stored once per group."""
-
-    def __init__(
-        self, policy: Decodable, prompts: list[tuple[int, ...]], counts: list[int], sampling: Sampling
-    ) -> None:
-        self.policy = policy
-        self.prompts = prompts
-        lengths = [len(prompt) for prompt in prompts]
-        group_of_row = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts))
-        self.cache = DecodeCache(lengths, sampling.max_tokens, group_of_row.to(policy.device))
-        self._prompt_lengths = torch.tensor(lengths, device=policy.device)
-
-    def prefill(self) -> Tensor:
-        """Logits [R V] of every row's first token; the prompts run once, as one packed row."""
-        device = self.policy.device
-        ids = torch.tensor([token for prompt in self.prompts for token in prompt], device=device)
-        positions = torch.cat([torch.arange(len(prompt), device=device) for prompt in self.prompts])
-        ends = self._prompt_lengths.cumsum(0)
-        starts = (ends - self._prompt_lengths).tolist()
-        spans = [
-            GroupSpan(start, len(prompt), ()) for start, prompt in zip(starts, self.prompts, strict=True)
-        ]
-        layout = PrefillLayout(PackedLayout(tuple(spans)), self.cache)
-        hidden = self.policy.hidden(ids[None], positions[None], layout)
-        return self.policy.logits(hidden[0, ends - 1])[self.cache.group_of_row]
-
-    def step(self, ids: Tensor) -> Tensor:
-        """Logits [R V] after one more token per row."""
-        positions = self._prompt_lengths[self.cache.group_of_row] + self.cache.length
-        hidden = self.policy.hidden(ids[:, None], positions[:, None], self.cache)
-        self.cache.length += 1
-        return self.policy.logits(hidden[:, 0])
-
-    def keep_rows(self, rows: Tensor) -> None:
-        """Drops all rows but these."""
-        self.cache.keep_rows(rows)
-
-
-class PlainDecoder:
-    """Decodes with transformers' own cache, for models whose attention can't share prompts.
-
-    Prompts are computed once per group, padded on the left, then repeated for every row.
-    """
-
-    def __init__(
-        self, policy: Decodable, prompts: list[tuple[int, ...]], counts: list[int], sampling: Sampling
-    ) -> None:
-        self.policy = policy
-        device = policy.device
-        width = max(len(prompt) for prompt in prompts)
-        self._ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
-        self._mask = torch.zeros_like(self._ids)
-        for row, prompt in enumerate(prompts):
-            self._ids[row, width - len(prompt) :] = torch.tensor(prompt, device=device)
-            self._mask[row, width - len(prompt) :] = 1
-        self._positions = (self._mask.cumsum(1) - 1).clamp(min=0)
-        self._row_of = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(counts)).to(device)
-        self._cache: object = None
-
-    def prefill(self) -> Tensor:
-        """Logits [R V] of every row's first token."""
-        hidden = self._forward(self._ids, self._positions)
-        logits = self.policy.logits(hidden[:, -1])[self._row_of]
-        self._cache.reorder_cache(self._row_of)  # type: ignore[attr-defined]
-        self._mask = self._mask[self._row_of]
-        self._positions = self._positions[self._row_of, -1:]
-        return logits
-
-    def step(self, ids: Tensor) -> Tensor:
-        """Logits [R V] after one more token per row."""
-        self._positions = self._positions + 1
-        self._mask = torch.cat([self._mask, self._mask.new_ones(len(ids), 1)], dim=1)
-        return self.policy.logits(self._forward(ids[:, None], self._positions)[:, -1])
-
-    def keep_rows(self, rows: Tensor) -> None:
-        """Drops all rows but these."""
-        self._cache.reorder_cache(rows)  # type: ignore[attr-defined]
-        self._mask, self._positions = self._mask[rows], self._positions[rows]
-
-    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        output = self.policy.backbone(
-            input_ids=ids,
-            attention_mask=self._mask,
-            position_ids=positions,
-            cache=self._cache,
-            use_cache=True,
-        )
-        self._cache = getattr(output, "cache", None)
-        if self._cache is None:
-            raise EngineError(
-                f"{type(self.policy.backbone).__name__} keeps no cache of keys and values, so the local "
-                "engine can't sample from it. Train another model, or sample with another engine."
-            )
-        return output.last_hidden_state
+    def _report(self, rollouts: Rollouts, running: Sequence[int], started: int, count: int) -> None:
+        """Tells the progress, in tokens; a rollout that is done counts as if it had reached its limit."""
+        limit = rollouts.sampling.max_tokens
+        sampled = sum(len(rollouts.ids[rollout]) for rollout in running)
+        self.progress((started - len(running)) * limit + sampled, count * limit)

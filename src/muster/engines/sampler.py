@@ -8,12 +8,16 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from muster.engines.base import Sampling
 from muster.errors import EngineError
 from muster.records import Completion, StreamKey
+
+BLOCK = 128
+"""Tokens whose probabilities are summed at once; it divides most vocabularies."""
 
 
 @runtime_checkable
@@ -50,8 +54,10 @@ def uniforms(key: StreamKey, index: int, count: int) -> np.ndarray:
 def draw(logits: Float[Tensor, "R V"], uniform: Float[Tensor, " R"], sampling: Sampling) -> Draw:
     """One token per row by inverting the cumulative distribution at a uniform number.
 
-    The sum runs in float64: in float32 a token rarer than 1e-7 could never be drawn. Temperature 0
-    takes the likeliest token, whose logprob is then 0.
+    Sums run in blocks of tokens. A block's share is good to float32's relative precision; within the
+    block the sum runs in float64 and is scaled to that share, so that a token rarer than float32 could
+    add to its neighbours is still drawn as often as it should be. Temperature 0 takes the likeliest
+    token, whose logprob is then 0.
     """
     if not logits.amax(dim=1).isfinite().all():
         raise EngineError(
@@ -61,15 +67,27 @@ def draw(logits: Float[Tensor, "R V"], uniform: Float[Tensor, " R"], sampling: S
     if sampling.temperature == 0:
         ids = logits.argmax(dim=1)
         return Draw(ids, torch.zeros(len(ids), device=logits.device), None)
-    scaled = logits / sampling.temperature
+    scaled = logits if sampling.temperature == 1 else logits / sampling.temperature
     kept = keep(scaled, sampling)
     if kept is not None:
         scaled = scaled.masked_fill(~kept, -torch.inf)
-    logprobs = scaled.log_softmax(dim=1)
-    cumulative = logprobs.exp().cumsum(dim=1, dtype=torch.float64)
+    probs = scaled.softmax(dim=1)
+    ids = _invert(probs, uniform)
+    return Draw(ids, probs.gather(1, ids[:, None])[:, 0].log(), kept)
+
+
+def _invert(probs: Float[Tensor, "R V"], uniform: Float[Tensor, " R"]) -> Int[Tensor, " R"]:
+    """The token at which each row's cumulative probability passes its uniform number."""
+    blocks = F.pad(probs, (0, -probs.shape[1] % BLOCK)).view(len(probs), -1, BLOCK)
+    cumulative = blocks.sum(dim=2).cumsum(dim=1, dtype=torch.float64)
     threshold = uniform[:, None] * cumulative[:, -1:]
-    ids = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
-    return Draw(ids, logprobs.gather(1, ids[:, None])[:, 0], kept)
+    block = torch.searchsorted(cumulative, threshold, right=True)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0]
+    end, within = cumulative.gather(1, block), inside.cumsum(dim=1, dtype=torch.float64)
+    start = torch.where(block > 0, cumulative.gather(1, (block - 1).clamp(min=0)), 0.0)
+    # Rounding may put the number at the block's very end, which belongs to the next one.
+    share = ((threshold - start) / (end - start)).clamp(max=1 - 2**-53)
+    return (block * BLOCK + torch.searchsorted(within, share * within[:, -1:], right=True))[:, 0]
 
 
 def keep(scaled: Float[Tensor, "R V"], sampling: Sampling) -> Bool[Tensor, "R V"] | None:
@@ -93,7 +111,7 @@ def keep(scaled: Float[Tensor, "R V"], sampling: Sampling) -> Bool[Tensor, "R V"
 
 
 class Rollouts:
-    """The growing token lists of a batch of rollouts, and which of them still run."""
+    """The growing token lists of a call's rollouts."""
 
     def __init__(self, keys: Sequence[tuple[StreamKey, int]], sampling: Sampling, tokenizer: Decodes) -> None:
         self.sampling = sampling
@@ -102,29 +120,28 @@ class Rollouts:
         self.logprobs: list[list[float]] = [[] for _ in keys]
         self.kept: list[list[tuple[int, ...]]] = [[] for _ in keys]
         self.stopped = [False] * len(keys)
-        self.running = list(range(len(keys)))
-        """Rollouts of the rows still in the batch, in row order."""
         self._uniforms = np.stack([uniforms(key, index, sampling.max_tokens) for key, index in keys])
         # A token holds at least one byte, so a stop string of n bytes lies within the last n tokens;
         # a few more keep the tokens that a tokenizer treats apart, those at the start, off it.
         self._tail = max((len(stop.encode()) for stop in sampling.stop_strings), default=0) + 8
 
-    def step(self, logits: Float[Tensor, "R V"]) -> tuple[Int[Tensor, " R"], list[int]]:
-        """Draws a token for every running row: the ids, and the rows that go on after it."""
-        position = len(self.ids[self.running[0]])
-        uniform = torch.from_numpy(self._uniforms[self.running, position]).to(logits.device)
+    def step(self, logits: Float[Tensor, "R V"], running: Sequence[int]) -> Int[Tensor, " R"]:
+        """Draws a token for each running rollout, in the order of the rows."""
+        positions = [len(self.ids[rollout]) for rollout in running]
+        uniform = torch.from_numpy(self._uniforms[list(running), positions]).to(logits.device)
         drawn = draw(logits, uniform, self.sampling)
-        values = zip(self.running, drawn.ids.tolist(), drawn.logprobs.tolist(), strict=True)
+        values = zip(running, drawn.ids.tolist(), drawn.logprobs.tolist(), strict=True)
         for row, (rollout, token, logprob) in enumerate(values):
             self.ids[rollout].append(token)
             self.logprobs[rollout].append(logprob)
             if drawn.kept is not None:
                 self.kept[rollout].append(tuple(drawn.kept[row].nonzero()[:, 0].tolist()))
             self.stopped[rollout] = self._stops(rollout)
-        limit = position + 1 >= self.sampling.max_tokens
-        going = [] if limit else [row for row, r in enumerate(self.running) if not self.stopped[r]]
-        self.running = [self.running[row] for row in going]
-        return drawn.ids, going
+        return drawn.ids
+
+    def is_done(self, rollout: int) -> bool:
+        """Stopped, or at its limit."""
+        return self.stopped[rollout] or len(self.ids[rollout]) >= self.sampling.max_tokens
 
     def _stops(self, rollout: int) -> bool:
         if self.sampling.ignore_eos:

@@ -1,0 +1,230 @@
+"""The linear layers' products while tokens are sampled: few rows times large weights.
+
+At 16 to 64 rows the usual product reaches half of what a processor can do or less. Two others are
+offered, for any model, without touching its code: the product the other way round, and one on a copy
+of the weights that oneDNN has laid out for it. Which is fastest differs between processors, so it is
+measured, on the model's own shapes and row count. All three give the same numbers up to rounding.
+
+Axes: N rows, I inputs, O outputs.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from muster.errors import CheckpointError
+from muster.memory import available_bytes
+
+Product = Callable[[Tensor], Tensor]
+"""[... I] -> [... O]"""
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> Product:
+    """The usual product."""
+    return lambda x: F.linear(x, weight, bias)
+
+
+def turned(weight: Tensor, bias: Tensor | None) -> Product:
+    """Weight times transposed input, [O I] @ [I N]: BLAS libraries cut few rows better this way round."""
+
+    def product(x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        out = torch.mm(weight, flat.t()).t().contiguous()
+        if bias is not None:
+            out += bias
+        return out.view(*x.shape[:-1], -1)
+
+    return product
+
+
+def laid_out(weight: Tensor, bias: Tensor | None) -> Product:
+    """The product on a copy of the weight in oneDNN's own layout."""
+    copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+
+    def product(x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, copy, bias, "none", [], "")
+
+    return product
+
+
+KINDS: Mapping[str, Callable[[Tensor, Tensor | None], Product]] = {
+    "linear": linear,
+    "turned": turned,
+    "laid_out": laid_out,
+}
+"""From the plainest to the one that costs most to prepare."""
+
+
+class Choice(NamedTuple):
+    """Which product samples; part of a run's checkpoints, since each rounds in its own way."""
+
+    short: str = "linear"
+    """For calls whose completions are shorter than `from_tokens`."""
+    long: str = "linear"
+    from_tokens: int = 0
+    """Where the gain of `long` has paid for its copies."""
+    is_fused: bool = False
+    """Whether decoder families that are known take few operations a token."""
+
+    def of(self, max_tokens: int) -> str:
+        """The kind for completions of up to so many tokens."""
+        return self.long if max_tokens >= self.from_tokens else self.short
+
+
+LARGE = 2**22
+"""Weights in all below which nothing is measured: they stay in the processor's cache."""
+MARGIN = 1.1
+"""A kind must be so many times faster than a plainer one, so that equal machines choose equally."""
+
+
+SHARE = 0.25
+"""Of the memory that is free, what copies may take while they last. Gradients, as large as they are, take
+it while there are no copies."""
+
+
+def choose(modules: Iterable[nn.Module], num_rows: int) -> Choice:
+    """The fastest products for these linear layers at so many rows, measured in a moment.
+
+    The plain one for small models and outside of CPUs in float32.
+    """
+    weights = [weight for module in modules if (weight := own_weight(module)) is not None]
+    if sum(weight.numel() for weight in weights) < LARGE:
+        return Choice()
+    if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in weights):
+        return Choice()
+    copies = sum(weight.numel() * weight.element_size() for weight in weights)
+    has_room = copies <= SHARE * available_bytes(torch.device("cpu"))
+    kinds = [kind for kind in KINDS if kind != "laid_out" or (has_room and _has_onednn())]
+    return decide(measure(weights, num_rows, kinds))
+
+
+def restored(values: object) -> Choice:
+    """The choice that a checkpoint holds; plain products where it was saved before there was one."""
+    if values is None:
+        return Choice()
+    match values:
+        case {"short": str(short), "long": str(long), "from_tokens": int(tokens), "is_fused": bool(is_fused)}:
+            if short in KINDS and long in KINDS:
+                return Choice(short, long, tokens, is_fused)
+    raise CheckpointError(
+        f"state.json of the checkpoint holds products = {values!r}, which this version doesn't know. "
+        f"Known kinds are {', '.join(KINDS)}: resume with the version that saved it."
+    )
+
+
+class Seconds(NamedTuple):
+    """What a kind of product takes for all linear layers."""
+
+    step: float
+    """Per token of every row."""
+    preparation: float
+    """Once per call."""
+
+
+def decide(seconds: Mapping[str, Seconds]) -> Choice:
+    """The choice that these measurements call for."""
+    short = long = "linear"
+    from_tokens = 0
+    for kind, (step, preparation) in seconds.items():
+        if step * MARGIN > seconds[long].step:
+            continue
+        long, from_tokens = kind, int(preparation / (seconds[short].step - step)) + 1
+        if kind == "turned":
+            short, from_tokens = kind, 0
+    return Choice(short, long, from_tokens)
+
+
+def measure(weights: Sequence[Tensor], num_rows: int, kinds: Sequence[str]) -> dict[str, Seconds]:
+    """Seconds for all the weights, from a few of each shape, the kinds taking turns."""
+    shapes: dict[tuple[int, ...], list[Tensor]] = {}
+    for weight in weights:
+        shapes.setdefault(tuple(weight.shape), []).append(weight)
+    steps, preparations = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0.0)
+    for shape, same in shapes.items():
+        few = same[:4]
+        scale = len(same) / len(few)
+        rows = torch.randn(num_rows, shape[1], generator=torch.Generator().manual_seed(0))
+        products: dict[str, list[Product]] = {}
+        for kind in kinds:
+            started = time.perf_counter()
+            products[kind] = [KINDS[kind](weight, None) for weight in few]
+            preparations[kind] += scale * (time.perf_counter() - started)
+        taken: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(5):
+            for kind in kinds:
+                taken[kind].append(_seconds(products[kind], rows))
+        for kind in kinds:
+            # The first round warms up.
+            steps[kind] += scale * median(taken[kind][1:])
+    return {kind: Seconds(steps[kind], preparations[kind]) for kind in kinds}
+
+
+def _seconds(products: Sequence[Product], rows: Tensor) -> float:
+    started = time.perf_counter()
+    for product in products:
+        product(rows)
+    return time.perf_counter() - started
+
+
+def _has_onednn() -> bool:
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def linear_layers(*roots: nn.Module) -> list[nn.Module]:
+    """The linear layers of these modules whose product can be replaced, an adapter's as one."""
+    found: list[nn.Module] = []
+    for root in roots:
+        if own_weight(root) is not None:
+            found.append(root)
+        else:
+            found += linear_layers(*root.children())
+    return found
+
+
+def own_weight(module: nn.Module) -> Tensor | None:
+    """[O I] of a linear layer, of the layer below where it has an adapter; None for anything else."""
+    if isinstance(module, LoraLinear):
+        plain = not module.merged and not any(module.use_dora.values())
+        return own_weight(module.get_base_layer()) if plain else None
+    if type(module) is nn.Linear:
+        return module.weight
+    return module.weight.t() if isinstance(module, Conv1D) else None
+
+
+def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """What the layer multiplies by: [O I], an adapter's product added in, and [O]."""
+    weight = own_weight(module)
+    assert weight is not None, type(module)
+    if isinstance(module, LoraLinear):
+        base = module.get_base_layer()
+        deltas = [] if module.disable_adapters else list(map(module.get_delta_weight, module.active_adapters))
+        if isinstance(base, Conv1D):
+            deltas = [delta.t() for delta in deltas]
+        return sum(deltas, start=weight), base.bias
+    return weight, module.bias
+
+
+@contextmanager
+def replaced(modules: Iterable[nn.Module], kind: str) -> Generator[None]:
+    """Linear layers compute by another kind of product within; plain ones are left as they are.
+
+    An adapter's layer becomes one product: its weights are added up for as long as this lasts.
+    """
+    changed: list[nn.Module] = []
+    try:
+        for module in modules if kind != "linear" else ():
+            product = KINDS[kind](*weight_and_bias(module))
+            changed.append(module)
+            module.forward = product
+        yield
+    finally:
+        for module in changed:
+            del module.forward

@@ -1,0 +1,57 @@
+"""How the engine computes is chosen at start and part of every checkpoint: each way rounds differently."""
+
+import pytest
+
+from muster.engines.products import Choice, restored
+from muster.errors import CheckpointError, ConfigError
+from muster.run import run
+from muster.store import read_events
+from toy_run import config_for
+
+SAVING = {"run": {"save_every": 1, "keep": 9}}
+
+
+def _bytes(folder):
+    files = [*folder.glob("rollouts/*"), *folder.glob("checkpoints/*/*"), folder / "metrics.jsonl"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_resumed_run_samples_by_the_products_of_its_checkpoint(place, tmp_path):  # P1
+    """The same machine might measure otherwise the second time: here it is told to."""
+    turned = config_for(place, tmp_path / "whole", engine={"options": {"products": "turned"}}, **SAVING)
+    list(run(turned))
+    half = run(config_for(place, tmp_path / "half", engine={"options": {"products": "turned"}}, **SAVING))
+    assert [next(half).step for _ in range(2)] == [1, 2]
+    half.close()
+    folder = tmp_path / "half" / "toy"
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace('"turned"', '"linear"'))
+    list(
+        run(
+            config_for(place, tmp_path / "half", engine={"options": {"products": "linear"}}, **SAVING),
+            resume=True,
+        )
+    )
+    starts = [event["products"] for event in read_events(folder) if event["kind"] == "start"]
+    assert starts == [Choice("turned", "turned", is_fused=True)._asdict()] * 2
+    first, second = _bytes(tmp_path / "whole" / "toy"), _bytes(folder)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_a_checkpoint_without_a_choice_goes_on_with_plain_products():
+    assert restored(None) == Choice()
+    choice = Choice("turned", "laid_out", 7, is_fused=True)
+    assert restored(choice._asdict()) == choice
+
+
+@pytest.mark.parametrize("odd", [{"short": "turned"}, {**Choice()._asdict(), "long": "folded"}, 3])
+def test_a_choice_that_is_not_known_is_refused(odd):
+    with pytest.raises(CheckpointError, match="which this version doesn't know"):
+        restored(odd)
+
+
+def test_unknown_products_are_refused_by_name(place, tmp_path):
+    config = config_for(place, tmp_path, engine={"options": {"products": "folded"}})
+    with pytest.raises(ConfigError, match="'measured', 'linear', 'turned', 'laid_out'"):
+        list(run(config))

@@ -191,3 +191,17 @@ def micro_batches(batch: Batch, budget_tokens: int, packs: bool) -> Iterator[lis
         used, longest = cost, max(longest, whole)
     if chosen:
         yield chosen
+
+
+def head_batches(batch: Batch, max_tokens: int) -> Iterator[list[int]]:
+    """Row numbers in order, in runs of no more tokens that count than this, or of one row."""
+    chosen: list[int] = []
+    used = 0
+    for row, count in enumerate(batch.mask.sum(dim=1).tolist()):
+        if chosen and used + count > max_tokens:
+            yield chosen
+            chosen, used = [], 0
+        chosen.append(row)
+        used += count
+    if chosen:
+        yield chosen

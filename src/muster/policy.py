@@ -131,16 +131,25 @@ class Policy:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return _rescale(logits, self.base.config.get_text_config())
 
-    def score(
-        self, batch: Batch, *, temperature: float, entropy_gradient: bool = False, plain: bool = False
-    ) -> Scores:
-        """Logprobs and entropies of the batch's tokens at a temperature; zero where the mask is False.
+    def states(self, batch: Batch, *, plain: bool = False) -> Float[Tensor, "N E"]:
+        """Hidden states that predict the batch's tokens, N of them where the mask is True, row by row.
 
         `plain` computes padded rows also where prompts could be shared: the slow path to check against.
         """
-        batch_mask = batch.mask.to(self.device)
         forward = self._packed_hidden if self.packs and not plain else self._padded_hidden
         hidden, predictors = forward(batch)
+        return hidden.index_select(0, predictors[batch.mask.to(self.device)])
+
+    def scores_of(
+        self,
+        states: Float[Tensor, "N E"],
+        batch: Batch,
+        *,
+        temperature: float,
+        entropy_gradient: bool = False,
+    ) -> Scores:
+        """Logprobs and entropies of the batch's tokens from their states; zero where the mask is False."""
+        mask = batch.mask.to(self.device)
         kept = None
         if batch.kept is not None:
             tokens = batch.mask.nonzero().tolist()
@@ -148,14 +157,21 @@ class Policy:
             kept = kept.to(self.device)
         stats = token_stats(
             self.logits,
-            hidden.index_select(0, predictors[batch_mask]),
-            batch.ids.to(self.device)[batch_mask],
+            states,
+            batch.ids.to(self.device)[mask],
             temperature=temperature,
             num_vocab=self.num_vocab,
             kept=kept,
             entropy_gradient=entropy_gradient,
         )
-        return Scores(*(_spread(values, batch_mask) for values in stats))
+        return Scores(*(_spread(values, mask) for values in stats))
+
+    def score(
+        self, batch: Batch, *, temperature: float, entropy_gradient: bool = False, plain: bool = False
+    ) -> Scores:
+        """Logprobs and entropies of the batch's tokens at a temperature; zero where the mask is False."""
+        states = self.states(batch, plain=plain)
+        return self.scores_of(states, batch, temperature=temperature, entropy_gradient=entropy_gradient)
 
     def _packed_hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
         packed = pack(batch)

@@ -18,8 +18,9 @@ from torch.optim import Optimizer
 from muster.algo import metrics as sums
 from muster.algo.recipes import Recipe, loss
 from muster.algo.tokens import Tokens, Totals
-from muster.batch import Batch, micro_batches
+from muster.batch import Batch, head_batches, micro_batches
 from muster.clock import Clock
+from muster.logprobs import chunk_tokens
 from muster.policy import Policy, Scores
 
 Result = TypeVar("Result")
@@ -125,13 +126,39 @@ def _accumulate(
     parts: list[Scores] = []
     for rows in micro_batches(batch, budget.tokens, policy.packs):
         part = batch.select(rows)
+        value, scores = _pass(policy, part, totals, objective, threshold, clock)
+        total += value
+        tokens = tokens_of(part, scores)
+        stats = sums.merge(
+            stats, sums.token_metrics(tokens, objective.recipe.objective, objective.recipe.correction)
+        )
+        parts.append(Scores(*(values.cpu() for values in scores)))
+    return total, stats, Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def _pass(
+    policy: Policy, part: Batch, totals: Totals, objective: Objective, threshold: float, clock: Clock
+) -> tuple[float, Scores]:
+    """Forward and backward over one micro-batch: its part of the loss, and its scores, detached.
+
+    The loss of some rows needs no others, so the head goes forward and backward a few rows at a time,
+    down to the hidden states: their logits are gone before the next are formed, and none is formed twice.
+    """
+    with clock.phase("forward"):
+        states = policy.states(part)
+    gradient = torch.empty_like(states)
+    total, start = 0.0, 0
+    parts: list[Scores] = []
+    for rows in head_batches(part, chunk_tokens(policy.num_vocab)):
+        few = part.select(rows)
+        span = slice(start, start := start + int(few.mask.sum()))
         with clock.phase("forward"):
-            scores = policy.score(
-                part, temperature=objective.temperature, entropy_gradient=objective.entropy_coef != 0
+            leaf = states[span].detach().requires_grad_()
+            scores = policy.scores_of(
+                leaf, few, temperature=objective.temperature, entropy_gradient=objective.entropy_coef != 0
             )
-            tokens = tokens_of(part, scores)
             value = loss(
-                tokens,
+                tokens_of(few, scores),
                 objective.recipe,
                 totals,
                 kl_coef=objective.kl_coef,
@@ -140,12 +167,13 @@ def _accumulate(
             )
         with clock.phase("backward"):
             value.backward()
+            gradient[span] = leaf.grad
         total += value.item()
-        stats = sums.merge(
-            stats, sums.token_metrics(tokens, objective.recipe.objective, objective.recipe.correction)
-        )
-        parts.append(Scores(*(values.detach().cpu() for values in scores)))
-    return total, stats, Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        parts.append(Scores(*(values.detach() for values in scores)))
+    if states.requires_grad:
+        with clock.phase("backward"):
+            states.backward(gradient)
+    return total, Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
 def _gate_threshold(

@@ -98,7 +98,7 @@ def test_no_square_over_the_row_is_ever_built():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        policy.score(batch, temperature=1.0)
+        policy.states(batch)
     # The largest: keys of every completion, its prompt's included, or the MLP's activations.
     assert largest <= 16 * 4 * 50 * 8 < 349 * 349
 

@@ -116,7 +116,10 @@ class Packed(NamedTuple):
 
 
 def pack(batch: Batch) -> Packed:
-    """Every prompt once, then its completions without their last token, which predicts nothing."""
+    """Every prompt once, then its completions without their last token, which predicts nothing.
+
+    A group's completions rise in length, so that attention can compute neighbours side by side.
+    """
     ids: list[Tensor] = []
     positions: list[Tensor] = []
     spans: list[GroupSpan] = []
@@ -124,7 +127,7 @@ def pack(batch: Batch) -> Packed:
     lengths = batch.lengths.tolist()
     start = 0
     for group, members in groupby(range(len(batch)), key=batch.group.tolist().__getitem__):
-        rows = list(members)
+        rows = sorted(members, key=lengths.__getitem__)
         prompt = batch.prompts[group]
         span = GroupSpan(start, len(prompt), tuple(max(lengths[row] - 1, 0) for row in rows))
         ids.append(torch.tensor(prompt))

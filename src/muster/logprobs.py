@@ -20,6 +20,8 @@ CHUNK_BYTES = 64 * 2**20
 """Size of one chunk of float32 logits: large enough for full speed, small beside the activations."""
 _BLOCK_BYTES = 4 * 2**20
 """Logits that a processor's cache holds while they pass through several operations."""
+_NOTHING = -1e4
+"""Its exponential is 0 in every precision."""
 
 
 class TokenStats(NamedTuple):
@@ -107,11 +109,11 @@ class _WholeStats(torch.autograd.Function):
             return None, None
         grad = torch.empty_like(logits)
         for rows in _blocks(logits):
-            logs = _floor(torch.sub(logits[rows], normalizer[rows, None], out=grad[rows]))
+            logs = torch.sub(logits[rows], normalizer[rows, None], out=grad[rows])
             if of_entropy is None:
                 logs.exp_().mul_(-of_logprob[rows, None])
             else:
-                factor = (logs + entropy[rows, None]).mul_(-of_entropy[rows, None])
+                factor = (_floor(logs) + entropy[rows, None]).mul_(-of_entropy[rows, None])
                 if of_logprob is not None:
                     factor -= of_logprob[rows, None]
                 logs.exp_().mul_(factor)
@@ -126,9 +128,9 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, len(logits), max(1, size)))
 
 
-def _floor(logits: Tensor) -> Tensor:
-    """In place, the lowest number instead of minus infinity, which times a probability of 0 is none."""
-    return logits.clamp_(min=torch.finfo(logits.dtype).min)
+def _floor(logs: Tensor) -> Tensor:
+    """In place, a finite number for what has no probability, since minus infinity times 0 is no number."""
+    return logs.clamp_(min=_NOTHING)
 
 
 def _stats_within(

@@ -6,13 +6,14 @@ the whole update before the first backward.
 Axes: B rows (one completion each), T completion positions.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from muster.algo import metrics as sums
@@ -107,13 +108,21 @@ def update(
 
     total, stats, scores = _within_memory(accumulate, budget)
     with clock.phase("optimizer"):
-        params = [param for _, param in policy.trainable()]
-        norm = float(torch.nn.utils.clip_grad_norm_(params, max_grad_norm))
-        stepped = bool(torch.isfinite(torch.tensor([norm, total])).all())
+        norm = _clip([param for _, param in policy.trainable()], max_grad_norm)
+        stepped = math.isfinite(norm) and math.isfinite(total)
         if stepped:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return Updated(total, norm, stepped, stats, scores)
+
+
+def _clip(params: list[nn.Parameter], max_norm: float) -> float:
+    """The gradient's norm, which is brought down to the greatest allowed; no pass over it where it is below."""
+    found = [param.grad for param in params if param.grad is not None]
+    norm = torch.nn.utils.get_total_norm(found, foreach=True)
+    if not float(norm) <= max_norm:
+        torch.nn.utils.clip_grads_with_norm_(params, max_norm, norm, foreach=True)
+    return float(norm)
 
 
 def _accumulate(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_BYTES = 64 * 2**20
@@ -102,21 +102,21 @@ class _WholeStats(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor | None) -> tuple[Tensor | None, None]:
-        logits, targets, normalizer, entropy = cast(Any, ctx).saved_tensors
-        of_logprob, of_entropy = grads
+    def backward(
+        ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None
+    ) -> tuple[Tensor | None, None]:
         if of_logprob is None and of_entropy is None:
             return None, None
+        logits, targets, normalizer, entropy = cast(tuple[Tensor, ...], ctx.saved_tensors)
         grad = torch.empty_like(logits)
         for rows in _blocks(logits):
             logs = torch.sub(logits[rows], normalizer[rows, None], out=grad[rows])
-            if of_entropy is None:
-                logs.exp_().mul_(-of_logprob[rows, None])
-            else:
+            factor = torch.zeros_like(logs[:, :1])
+            if of_entropy is not None:
                 factor = (_floor(logs) + entropy[rows, None]).mul_(-of_entropy[rows, None])
-                if of_logprob is not None:
-                    factor -= of_logprob[rows, None]
-                logs.exp_().mul_(factor)
+            if of_logprob is not None:
+                factor = factor.sub_(of_logprob[rows, None])
+            logs.exp_().mul_(factor)
         if of_logprob is not None:
             grad.scatter_add_(1, targets[:, None], of_logprob[:, None])
         return grad, None

@@ -117,7 +117,7 @@ def update(
 
 
 def _clip(params: list[nn.Parameter], max_norm: float) -> float:
-    """The gradient's norm, which is brought down to the greatest allowed; no pass over it where it is below."""
+    """The gradient's norm as it was; above the greatest allowed, the gradient is scaled down to that."""
     found = [param.grad for param in params if param.grad is not None]
     norm = torch.nn.utils.get_total_norm(found, foreach=True)
     if not float(norm) <= max_norm:
@@ -155,7 +155,7 @@ def _pass(
     """
     with clock.phase("forward"):
         states = policy.states(part)
-    gradient = torch.empty_like(states)
+    gradient = torch.zeros_like(states)
     total, start = 0.0, 0
     parts: list[Scores] = []
     for rows in head_batches(part, chunk_tokens(policy.num_vocab)):
@@ -176,7 +176,8 @@ def _pass(
             )
         with clock.phase("backward"):
             value.backward()
-            gradient[span] = leaf.grad
+            if leaf.grad is not None:
+                gradient[span] = leaf.grad
         total += value.item()
         parts.append(Scores(*(values.detach() for values in scores)))
     if states.requires_grad:

@@ -25,7 +25,7 @@ from muster.errors import ConfigError
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
 from muster.judge import Judge
-from muster.memory import available_bytes, budget_tokens
+from muster.memory import ENOUGH_ON_CPU, available_bytes, budget_tokens
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.records import Sample
 from muster.rewards import Grader, PoolGrader, Reward, check_columns, load_rewards
@@ -219,7 +219,10 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         ),
         plan=plan,
         rate=make_rate(config, plan),
-        budget=Budget(tokens=config.run.budget_tokens or _fitting_budget(config, policy)),
+        budget=Budget(
+            tokens=config.run.budget_tokens or _fitting_budget(config, policy),
+            enough=ENOUGH_ON_CPU if policy.device.type == "cpu" else None,
+        ),
         reference=policy.snapshot() if config.algo.kl_coef else None,
         levels={reward.name: reward.levels for reward in materials.grader.rewards if reward.levels},
         evaluation=make_evaluation(config, materials.eval_items, sampling, materials.num_steps)

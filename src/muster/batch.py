@@ -170,24 +170,33 @@ def pad(batch: Batch) -> Padded:
     return Padded(ids, attention_mask, predictors)
 
 
-def micro_batches(batch: Batch, budget_tokens: int, packs: bool) -> Iterator[list[int]]:
+def micro_batches(
+    batch: Batch, budget_tokens: int, packs: bool, enough_tokens: int | None = None
+) -> Iterator[list[int]]:
     """Row numbers of each micro-batch, in order; each stays under the budget if one row does.
 
     What a row costs: packed, its completion, and its prompt where it is the first of its group in
     the micro-batch; plain, its prompt and completion, padded to the longest of the micro-batch.
+
+    Beyond `enough_tokens` a micro-batch takes no further group, though the budget may allow it; packed
+    groups are cut by the budget alone, since each part computes the prompt anew.
     """
     chosen: list[int] = []
     used = longest = 0
     group_of_row, lengths = batch.group.tolist(), batch.lengths.tolist()
+    enough = budget_tokens if enough_tokens is None else enough_tokens
+    completions = torch.zeros(len(batch.prompts), dtype=torch.long).index_add(0, batch.group, batch.lengths)
     for row, group in enumerate(group_of_row):
         num_prompt = len(batch.prompts[group])
         whole = num_prompt + lengths[row]
+        is_first = not chosen or group_of_row[chosen[-1]] != group
         if packs:
-            is_first = not chosen or group_of_row[chosen[-1]] != group
             cost = used + (whole if is_first else lengths[row])
+            joins = not is_first or used + num_prompt + int(completions[group]) <= enough
         else:
             cost = max(longest, whole) * (len(chosen) + 1)
-        if chosen and cost > budget_tokens:
+            joins = cost <= enough
+        if chosen and (cost > budget_tokens or (enough < budget_tokens and not joins)):
             yield chosen
             chosen, longest, cost = [], 0, whole
         chosen.append(row)

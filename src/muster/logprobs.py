@@ -102,7 +102,7 @@ class _WholeStats(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - the decorator hides the names
         ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None
     ) -> tuple[Tensor | None, None]:
         if of_logprob is None and of_entropy is None:

@@ -56,6 +56,8 @@ class Budget:
     """Tokens of one packed forward; halved for good when a device runs out of memory."""
 
     tokens: int
+    enough: int | None = None
+    """Tokens from which on more are no faster: another group is then left to the next forward."""
 
 
 def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Budget) -> Scores:
@@ -65,7 +67,7 @@ def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Bud
         with torch.no_grad():
             return [
                 policy.score(batch.select(rows), temperature=temperature)
-                for rows in micro_batches(batch, budget.tokens, policy.packs)
+                for rows in micro_batches(batch, budget.tokens, policy.packs, budget.enough)
             ]
 
     parts = _within_memory(score, budget)
@@ -133,7 +135,7 @@ def _accumulate(
     total = 0.0
     stats: dict[str, sums.Metric] = {}
     parts: list[Scores] = []
-    for rows in micro_batches(batch, budget.tokens, policy.packs):
+    for rows in micro_batches(batch, budget.tokens, policy.packs, budget.enough):
         part = batch.select(rows)
         value, scores = _pass(policy, part, totals, objective, threshold, clock)
         total += value

@@ -56,6 +56,17 @@ def test_a_budget_goes_from_one_completion_to_all():
     assert list(micro_batches(batch, 24, False)) == [[0, 1, 2]]
 
 
+def test_groups_are_not_put_together_where_that_is_no_faster():
+    batch = make_batch([(5, [3, 3]), (2, [4]), (2, [5, 9])])
+    assert list(micro_batches(batch, 100, True, 17)) == [[0, 1, 2], [3, 4]]
+    assert list(micro_batches(batch, 100, True, 16)) == [[0, 1], [2], [3, 4]]
+    # A group that is larger than enough stays whole, unless the budget cuts it.
+    assert list(micro_batches(batch, 100, True, 1)) == [[0, 1], [2], [3, 4]]
+    assert list(micro_batches(batch, 11, True, 1)) == [[0, 1], [2], [3], [4]]
+    assert list(micro_batches(batch, 100, False, 24)) == [[0, 1, 2], [3, 4]]
+    assert list(micro_batches(batch, 24, True, 100)) == list(micro_batches(batch, 24, True))
+
+
 def test_a_packed_row_holds_each_prompt_once_and_restarts_positions_after_it():
     completions = [(0, (1, 2, 3)), (0, (4,)), (0, (7, 8)), (1, (5, 6))]
     batch = collate([(10, 11, 12), (20,)], [Row(group, _completion(*ids), 0.0) for group, ids in completions])

@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
-from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedTokenizerBase
 
 from muster import data, pretrained
@@ -26,7 +24,8 @@ from muster.errors import ConfigError
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
 from muster.judge import Judge
-from muster.memory import available_bytes, budget_tokens
+from muster.memory import ENOUGH_ON_CPU, available_bytes, budget_tokens
+from muster.optimizer import make_optimizer
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.records import Sample
 from muster.rewards import Grader, PoolGrader, Reward, check_columns, isolations, load_rewards
@@ -212,7 +211,13 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     kl_in_loss = config.algo.kl_coef if config.algo.kl_in == "loss" else 0.0
     return Run(
         policy=policy,
-        optimizer=make_optimizer(policy, config),
+        optimizer=make_optimizer(
+            policy,
+            lr=config.optim.lr,
+            betas=config.optim.betas,
+            eps=config.optim.eps,
+            weight_decay=config.optim.weight_decay,
+        ),
         collector=make_collector(config, policy, materials.grader, materials.num_steps, clock),
         items=materials.items,
         draw=make_draw(config, materials.items),
@@ -226,7 +231,10 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         ),
         plan=plan,
         rate=make_rate(config, plan),
-        budget=Budget(tokens=config.run.budget_tokens or _fitting_budget(config, policy)),
+        budget=Budget(
+            tokens=config.run.budget_tokens or _fitting_budget(config, policy),
+            enough=ENOUGH_ON_CPU if policy.device.type == "cpu" else None,
+        ),
         reference=policy.snapshot() if config.algo.kl_coef else None,
         levels={reward.name: reward.levels for reward in materials.grader.rewards if reward.levels},
         evaluation=make_evaluation(config, materials.eval_items, sampling, materials.num_steps)
@@ -358,28 +366,6 @@ def make_rate(config: Config, plan: Plan) -> Callable[[int], float]:
         final=optim.final_fraction,
     )
     return lambda update: optim.lr * shape(update)
-
-
-def optimizer_order(policy: Policy) -> list[str]:
-    """Names of the trainable parameters in the order in which the optimizer holds them."""
-    matrices = [name for name, param in policy.trainable() if param.ndim > 1]
-    return matrices + [name for name, param in policy.trainable() if param.ndim <= 1]
-
-
-def make_optimizer(policy: Policy, config: Config) -> Optimizer:
-    """AdamW over the trainable parameters; biases and norms, being vectors, don't decay."""
-    params = dict(policy.trainable())
-    order = [params[name] for name in optimizer_order(policy)]
-    optim = config.optim
-
-    def group(members: list[Tensor], decay: float) -> dict[str, object]:
-        return {"params": members, "weight_decay": decay}
-
-    groups = [
-        group([param for param in order if param.ndim > 1], optim.weight_decay),
-        group([param for param in order if param.ndim <= 1], 0.0),
-    ]
-    return AdamW([g for g in groups if g["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps)
 
 
 def _fitting_budget(config: Config, policy: Policy) -> int:

@@ -29,6 +29,8 @@ from transformers.masking_utils import sdpa_mask
 from muster.cache import DecodeCache
 
 NAME = "muster_shared_prefix"
+_PADDING_TOKENS = 8
+"""Padding of a completion that costs less than another bucket."""
 
 
 class GroupSpan(NamedTuple):
@@ -38,7 +40,7 @@ class GroupSpan(NamedTuple):
     prompt: int
     """Length of the prompt, in tokens."""
     completions: tuple[int, ...]
-    """Lengths of the completions, in tokens; may hold zeros."""
+    """Lengths of the completions, in tokens; may hold zeros. In any order, but rising is fastest."""
 
     @property
     def end(self) -> int:
@@ -101,10 +103,26 @@ def _group_outputs(query: Tensor, key: Tensor, value: Tensor, scale: float, span
         enable_gqa=query.shape[1] != key.shape[1],
     )
     outputs = [output.transpose(1, 2)]
-    if split < span.end:
-        own = [x[0, :, split : span.end].transpose(0, 1) for x in (query, key, value)]
-        outputs.append(_completion_outputs(own, prompt[1:], scale, span.completions))
+    start = split
+    for lengths in length_buckets(span.completions):
+        end = start + sum(lengths)
+        own = [x[0, :, start:end].transpose(0, 1) for x in (query, key, value)]
+        outputs.append(_completion_outputs(own, prompt[1:], scale, lengths))
+        start = end
     return outputs
+
+
+def length_buckets(lengths: Sequence[int]) -> list[tuple[int, ...]]:
+    """Neighbours that are padded to one length: none is padded by more than a quarter, or a few tokens.
+
+    In packed rows completions rise in length, so that few buckets do.
+    """
+    buckets: list[list[int]] = []
+    for length in lengths:
+        if not buckets or not 0 <= length - buckets[-1][0] <= max(_PADDING_TOKENS, buckets[-1][0] // 4):
+            buckets.append([])
+        buckets[-1].append(length)
+    return [tuple(bucket) for bucket in buckets if any(bucket)]
 
 
 def _completion_outputs(

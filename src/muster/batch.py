@@ -116,7 +116,10 @@ class Packed(NamedTuple):
 
 
 def pack(batch: Batch) -> Packed:
-    """Every prompt once, then its completions without their last token, which predicts nothing."""
+    """Every prompt once, then its completions without their last token, which predicts nothing.
+
+    A group's completions rise in length, so that attention can compute neighbours side by side.
+    """
     ids: list[Tensor] = []
     positions: list[Tensor] = []
     spans: list[GroupSpan] = []
@@ -124,7 +127,7 @@ def pack(batch: Batch) -> Packed:
     lengths = batch.lengths.tolist()
     start = 0
     for group, members in groupby(range(len(batch)), key=batch.group.tolist().__getitem__):
-        rows = list(members)
+        rows = sorted(members, key=lengths.__getitem__)
         prompt = batch.prompts[group]
         span = GroupSpan(start, len(prompt), tuple(max(lengths[row] - 1, 0) for row in rows))
         ids.append(torch.tensor(prompt))
@@ -167,27 +170,50 @@ def pad(batch: Batch) -> Padded:
     return Padded(ids, attention_mask, predictors)
 
 
-def micro_batches(batch: Batch, budget_tokens: int, packs: bool) -> Iterator[list[int]]:
+def micro_batches(
+    batch: Batch, budget_tokens: int, packs: bool, enough_tokens: int | None = None
+) -> Iterator[list[int]]:
     """Row numbers of each micro-batch, in order; each stays under the budget if one row does.
 
     What a row costs: packed, its completion, and its prompt where it is the first of its group in
     the micro-batch; plain, its prompt and completion, padded to the longest of the micro-batch.
+
+    Beyond `enough_tokens` a micro-batch takes no further group, though the budget may allow it; packed
+    groups are cut by the budget alone, since each part computes the prompt anew.
     """
     chosen: list[int] = []
     used = longest = 0
     group_of_row, lengths = batch.group.tolist(), batch.lengths.tolist()
+    enough = budget_tokens if enough_tokens is None else enough_tokens
+    completions = torch.zeros(len(batch.prompts), dtype=torch.long).index_add(0, batch.group, batch.lengths)
     for row, group in enumerate(group_of_row):
         num_prompt = len(batch.prompts[group])
         whole = num_prompt + lengths[row]
+        is_first = not chosen or group_of_row[chosen[-1]] != group
         if packs:
-            is_first = not chosen or group_of_row[chosen[-1]] != group
             cost = used + (whole if is_first else lengths[row])
+            joins = not is_first or used + num_prompt + int(completions[group]) <= enough
         else:
             cost = max(longest, whole) * (len(chosen) + 1)
-        if chosen and cost > budget_tokens:
+            joins = cost <= enough
+        if chosen and (cost > budget_tokens or (enough < budget_tokens and not joins)):
             yield chosen
             chosen, longest, cost = [], 0, whole
         chosen.append(row)
         used, longest = cost, max(longest, whole)
+    if chosen:
+        yield chosen
+
+
+def head_batches(batch: Batch, max_tokens: int) -> Iterator[list[int]]:
+    """Row numbers in order, in runs of no more tokens that count than this, or of one row."""
+    chosen: list[int] = []
+    used = 0
+    for row, count in enumerate(batch.mask.sum(dim=1).tolist()):
+        if chosen and used + count > max_tokens:
+            yield chosen
+            chosen, used = [], 0
+        chosen.append(row)
+        used += count
     if chosen:
         yield chosen

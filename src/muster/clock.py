@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 Progress = Callable[[str, int, int], None]
 """Called with a phase, how much of it is done, and out of how much (0: not known)."""
@@ -18,6 +18,8 @@ class Clock:
     def __init__(self, progress: Progress = unwatched) -> None:
         self.progress = progress
         self.seconds: dict[str, float] = {}
+        self.mark: Callable[[str], AbstractContextManager[object]] = nullcontext
+        """Called with each phase that begins, and entered for as long as it lasts: a profiler's label."""
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
@@ -25,7 +27,8 @@ class Clock:
         self.progress(name, 0, 0)
         start = time.perf_counter()
         try:
-            yield
+            with self.mark(name):
+                yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 

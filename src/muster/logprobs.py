@@ -1,21 +1,27 @@
 """Log-probabilities and entropies of sampled tokens, from hidden states, a chunk at a time.
 
-Logits are formed only where a token is predicted, in chunks, in float32, and again in the backward
-pass: no tensor over rows, time and vocabulary ever exists.
+Logits are formed only where a token is predicted, in chunks and in float32. What fits into one chunk
+is kept for the backward pass, what takes several is computed again there: no tensor over rows, time
+and vocabulary ever exists.
 
 Axes: N predicted tokens, E hidden size, V vocabulary, X largest kept set.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_BYTES = 64 * 2**20
 """Size of one chunk of float32 logits: large enough for full speed, small beside the activations."""
+_BLOCK_BYTES = 4 * 2**20
+"""Logits that a processor's cache holds while they pass through several operations."""
+_NOTHING = -1e4
+"""Its exponential is 0 in every precision."""
 
 
 class TokenStats(NamedTuple):
@@ -23,6 +29,11 @@ class TokenStats(NamedTuple):
 
     logprobs: Float[Tensor, " N"]
     entropy: Float[Tensor, " N"]
+
+
+def chunk_tokens(num_vocab: int) -> int:
+    """Predicted tokens whose logits are one chunk."""
+    return max(1, CHUNK_BYTES // (4 * num_vocab))
 
 
 def token_stats(
@@ -40,17 +51,22 @@ def token_stats(
     `kept` holds the ids that truncated sampling left to choose from, padded with -1: the
     distribution is then the one over these. Entropy carries a gradient only where it is asked for.
     """
-    size = max(1, CHUNK_BYTES // (4 * num_vocab))
+    size = chunk_tokens(num_vocab)
 
     def chunk_stats(hidden: Tensor, targets: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
-        return _stats_of_logits(head(hidden) / temperature, targets, kept, entropy_gradient)
+        logits = head(hidden) if temperature == 1 else head(hidden) / temperature
+        if kept is None:
+            logprobs, entropy = cast(tuple[Tensor, Tensor], _WholeStats.apply(logits, targets))
+        else:
+            logprobs, entropy = _stats_within(kept, logits, targets, entropy_gradient)
+        return logprobs, entropy if entropy_gradient else entropy.detach()
 
     pieces = []
     # At least one chunk, though an empty one, so that rows without a token that counts stay in the graph.
     for start in range(0, max(len(hidden), 1), size):
         part = slice(start, start + size)
         inputs = (hidden[part], targets[part], None if kept is None else kept[part])
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and len(hidden) > size:
             pieces.append(checkpoint(chunk_stats, *inputs, use_reentrant=False, preserve_rng_state=False))
         else:
             pieces.append(chunk_stats(*inputs))
@@ -58,17 +74,76 @@ def token_stats(
     return TokenStats(torch.cat(logprobs), torch.cat(entropy))
 
 
-def _stats_of_logits(
-    logits: Tensor, targets: Tensor, kept: Tensor | None, entropy_gradient: bool
+class _WholeStats(torch.autograd.Function):
+    """Logprob of each row's target and entropy, over the whole vocabulary.
+
+    With p the row's softmax and H its entropy, the gradients are
+
+        d logprob / d logit_j = [j = target] - p_j
+        d H / d logit_j       = -p_j (log p_j + H)
+
+    Autograd's own would pass over the logits, which are larger than any cache, a dozen times more.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        normalizer, entropy = logits.new_empty(len(logits)), logits.new_empty(len(logits))
+        for rows in _blocks(logits):
+            top = logits[rows].amax(dim=1)
+            centered = _floor(logits[rows] - top[:, None])
+            probs = centered.exp()
+            total = probs.sum(dim=1)
+            normalizer[rows] = top + total.log()
+            entropy[rows] = total.log() - probs.mul_(centered).sum(dim=1) / total
+        ctx.save_for_backward(logits, targets, normalizer, entropy)
+        # Where only the logprobs are used, no zeros stand in for the entropy's gradient.
+        ctx.set_materialize_grads(False)
+        return logits.gather(1, targets[:, None])[:, 0] - normalizer, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - the decorator hides the names
+        ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None
+    ) -> tuple[Tensor | None, None]:
+        if of_logprob is None and of_entropy is None:
+            return None, None
+        logits, targets, normalizer, entropy = cast(tuple[Tensor, ...], ctx.saved_tensors)
+        grad = torch.empty_like(logits)
+        for rows in _blocks(logits):
+            logs = torch.sub(logits[rows], normalizer[rows, None], out=grad[rows])
+            factor = torch.zeros_like(logs[:, :1])
+            if of_entropy is not None:
+                factor = (_floor(logs) + entropy[rows, None]).mul_(-of_entropy[rows, None])
+            if of_logprob is not None:
+                factor = factor.sub_(of_logprob[rows, None])
+            logs.exp_().mul_(factor)
+        if of_logprob is not None:
+            grad.scatter_add_(1, targets[:, None], of_logprob[:, None])
+        return grad, None
+
+
+def _blocks(logits: Tensor) -> Iterator[slice]:
+    """Slices of the rows: of a size for the cache on a CPU, elsewhere all of them."""
+    size = max(1, _BLOCK_BYTES // max(1, logits[:1].nbytes)) if logits.device.type == "cpu" else len(logits)
+    return (slice(start, start + size) for start in range(0, len(logits), max(1, size)))
+
+
+def _floor(logs: Tensor) -> Tensor:
+    """In place, a finite number for what has no probability, since minus infinity times 0 is no number."""
+    return logs.clamp_(min=_NOTHING)
+
+
+def _stats_within(
+    kept: Tensor, logits: Tensor, targets: Tensor, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
+    """The same over the kept ids alone: so few that autograd's own gradients do."""
     picked = logits.gather(1, targets[:, None])[:, 0]
-    if kept is not None:
-        logits = logits.gather(1, kept.clamp(min=0)).masked_fill(kept < 0, -torch.inf)
+    logits = logits.gather(1, kept.clamp(min=0)).masked_fill(kept < 0, -torch.inf)
     normalizer = logits.logsumexp(dim=1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         probs = (logits - normalizer[:, None]).exp()
         entropy = normalizer - torch.where(probs > 0, probs * logits, 0.0).sum(dim=1)
-    return picked - normalizer, entropy if entropy_gradient else entropy.detach()
+    return picked - normalizer, entropy
 
 
 def pad_kept(kept: Sequence[Sequence[int]]) -> Int[Tensor, "N X"]:

@@ -3,7 +3,7 @@
 sample -> prompt -> completion -> rollout (reward) -> group (advantage) -> batch -> loss -> update
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,7 +21,7 @@ from muster.runstate import Run
 from muster.summary import count_tokens, summarize
 
 
-def train(run: Run) -> Iterator[StepReport]:
+def train(run: Run) -> Generator[StepReport]:
     """Steps until the plan's end; ask for the next one, or stop asking.
 
     A run that starts from step 0 with an evaluation before the first update reports it as step 0.

@@ -15,6 +15,8 @@ SHARE = 0.5
 """Of the memory that is free at start: the rest is for optimizer state, caches and others."""
 LARGEST_BUDGET = 16_384
 """Tokens; beyond this a larger micro-batch is no faster."""
+ENOUGH_ON_CPU = 1024
+"""Tokens at which a few cores run at their full rate already: more only take more memory."""
 
 
 def available_bytes(device: torch.device, *, cgroup: Path = CGROUP, proc: Path = PROC) -> int:

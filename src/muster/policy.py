@@ -100,15 +100,8 @@ class Policy:
         weights are the same bits afterwards.
         """
         current = {name: param.data for name, param in self.trainable()}
-        if weights is not None and weights.keys() != current.keys():
-            odd = sorted(weights.keys() ^ current.keys())[:3]
-            raise ModelError(f"weights and model differ in their trainable parameters, for example {odd}")
-        for name, tensor in (weights or {}).items():
-            if tensor.shape != current[name].shape:
-                raise ModelError(
-                    f"{name} is of shape {tuple(tensor.shape)} in the weights, and of "
-                    f"{tuple(current[name].shape)} in the model"
-                )
+        if weights is not None:
+            _refuse_other_shapes(weights, current)
         try:
             for name, param in self.trainable():
                 param.data = current[name] if weights is None else weights[name]
@@ -131,31 +124,43 @@ class Policy:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return _rescale(logits, self.base.config.get_text_config())
 
-    def score(
-        self, batch: Batch, *, temperature: float, entropy_gradient: bool = False, plain: bool = False
-    ) -> Scores:
-        """Logprobs and entropies of the batch's tokens at a temperature; zero where the mask is False.
+    def states(self, batch: Batch, *, plain: bool = False) -> Float[Tensor, "N E"]:
+        """Hidden states that predict the batch's tokens, N of them where the mask is True, row by row.
 
         `plain` computes padded rows also where prompts could be shared: the slow path to check against.
         """
-        batch_mask = batch.mask.to(self.device)
         forward = self._packed_hidden if self.packs and not plain else self._padded_hidden
         hidden, predictors = forward(batch)
-        kept = None
-        if batch.kept is not None:
-            tokens = batch.mask.nonzero().tolist()
-            kept = pad_kept([(batch.kept[row] or ())[position] for row, position in tokens])
-            kept = kept.to(self.device)
+        return hidden.index_select(0, predictors[batch.mask.to(self.device)])
+
+    def scores_of(
+        self,
+        states: Float[Tensor, "N E"],
+        batch: Batch,
+        *,
+        temperature: float,
+        entropy_gradient: bool = False,
+    ) -> Scores:
+        """Logprobs and entropies of the batch's tokens from their states; zero where the mask is False."""
+        mask = batch.mask.to(self.device)
+        kept = _kept_sets(batch)
         stats = token_stats(
             self.logits,
-            hidden.index_select(0, predictors[batch_mask]),
-            batch.ids.to(self.device)[batch_mask],
+            states,
+            batch.ids.to(self.device)[mask],
             temperature=temperature,
             num_vocab=self.num_vocab,
-            kept=kept,
+            kept=None if kept is None else kept.to(self.device),
             entropy_gradient=entropy_gradient,
         )
-        return Scores(*(_spread(values, batch_mask) for values in stats))
+        return Scores(*(_spread(values, mask) for values in stats))
+
+    def score(
+        self, batch: Batch, *, temperature: float, entropy_gradient: bool = False, plain: bool = False
+    ) -> Scores:
+        """Logprobs and entropies of the batch's tokens at a temperature; zero where the mask is False."""
+        states = self.states(batch, plain=plain)
+        return self.scores_of(states, batch, temperature=temperature, entropy_gradient=entropy_gradient)
 
     def _packed_hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
         packed = pack(batch)
@@ -208,6 +213,25 @@ def _shared_hidden(backbone: nn.Module, ids: Tensor, positions: Tensor, layout: 
     return backbone(
         input_ids=ids, position_ids=positions, attention_mask=placeholder, layout=layout, use_cache=False
     ).last_hidden_state
+
+
+def _refuse_other_shapes(weights: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
+    if odd := sorted(weights.keys() ^ current.keys())[:3]:
+        raise ModelError(f"weights and model differ in their trainable parameters, for example {odd}")
+    for name, tensor in weights.items():
+        if tensor.shape != current[name].shape:
+            raise ModelError(
+                f"{name} is of shape {tuple(tensor.shape)} in the weights, and of "
+                f"{tuple(current[name].shape)} in the model"
+            )
+
+
+def _kept_sets(batch: Batch) -> Tensor | None:
+    """What truncated sampling left to choose from at each token that counts, padded."""
+    if batch.kept is None:
+        return None
+    tokens = batch.mask.nonzero().tolist()
+    return pad_kept([(batch.kept[row] or ())[position] for row, position in tokens])
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
+from muster.allocator import keep_freed_memory
 from muster.converted import converted
 from muster.embedded import NAME, find_embedded
 from muster.errors import ConfigError, ModelError
@@ -76,7 +77,11 @@ def load_tokenizer(path: str, say: Say = _silent) -> PreTrainedTokenizerBase:
 
 
 def load_model(path: str, *, dtype: torch.dtype, say: Say = _silent) -> PreTrainedModel:
-    """The causal language model of `model.path`, whole, on the CPU, in evaluation mode."""
+    """The causal language model of `model.path`, whole, on the CPU, in evaluation mode.
+
+    From here on the process keeps the memory that tensors give up (see `allocator`).
+    """
+    keep_freed_memory()
     place = resolve(path, say)
     with _loading("model", path, place):
         _refuse_code(place)

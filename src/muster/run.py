@@ -1,7 +1,7 @@
 """A configuration driven to its end: objects, loop, store, checkpoints, and the exported model."""
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from muster import checkpoint
-from muster.assemble import Materials, Say, assemble, load_policy, optimizer_order, prepare
+from muster.assemble import Materials, Say, assemble, load_policy, prepare
 from muster.clock import Progress, unwatched
 from muster.config import Config, load, result_changing_differences, to_toml
 from muster.engines.local import LocalEngine
@@ -18,16 +18,21 @@ from muster.errors import CheckpointError, ConfigError
 from muster.export import export_model, model_card
 from muster.history import History
 from muster.loop import train
+from muster.optimizer import optimizer_order
 from muster.records import StepReport
 from muster.rewards import isolations
 from muster.runstate import Run
 from muster.selfcheck import self_check
 from muster.store import RunStore, collect_meta, read_meta, read_metrics
+from muster.tracing import traced
 
 TOLERANCE = 1e-3
 """Nats by which paths that must agree may differ at start, in float32."""
 TOLERANCE_LOW_PRECISION = 0.25
 """The same where the model computes in bfloat16."""
+
+TRACE = "trace.json"
+"""File of the run folder that a profile goes to."""
 
 COUNTERS = ("step", "updates", "drawn", "num_tokens", "version", "old_version", "skipped_in_a_row")
 """Numbers of a run's state that a checkpoint holds."""
@@ -54,12 +59,13 @@ def run(
     resume: bool = False,
     watchers: Watchers | None = None,
     rewards: Sequence[str | Callable[..., object]] | None = None,
+    profile: bool = False,
 ) -> Generator[StepReport]:
     """Trains as configured, a report per step; the run folder holds everything when it ends.
 
     Raises before a model is loaded where configuration, data or rewards are wrong. With `resume` the
     run goes on from its newest whole checkpoint. `rewards` hands over functions in place of the names
-    that the configuration has for them.
+    that the configuration has for them. `profile` writes a trace of two steps into the run folder.
     """
     told = watchers or Watchers()
     folder = folder_of(config)
@@ -79,7 +85,7 @@ def run(
             _restore(session, found)
         told.progress("check", 0, 0)
         _check(session, config, store, told.say)
-        yield from _drive(session, config, store, told)
+        yield from _drive(session, config, store, told, profile)
         if session.state.step >= session.plan.num_steps:
             _finish(session, materials, store, told)
 
@@ -160,10 +166,23 @@ def self_checked(session: Run) -> dict[str, float | None]:
     ).numbers()
 
 
-def _drive(session: Run, config: Config, store: RunStore, told: Watchers) -> Iterator[StepReport]:
+def _drive(
+    session: Run, config: Config, store: RunStore, told: Watchers, profile: bool
+) -> Iterator[StepReport]:
     """Stores every report, saves checkpoints where they are due, and stops where asked to."""
-    for report in train(session):
-        store.append_step(report)
+    reports = train(session)
+    if profile:
+        reports = traced(reports, store.folder / TRACE, session.clock, told.say)
+    with closing(reports):
+        yield from _keep(reports, session, config, store, told)
+
+
+def _keep(
+    reports: Iterable[StepReport], session: Run, config: Config, store: RunStore, told: Watchers
+) -> Iterator[StepReport]:
+    for report in reports:
+        with session.clock.phase("write"):
+            store.append_step(report)
         step = report.step
         is_last = step >= session.plan.num_steps
         stops = not is_last and told.should_stop()

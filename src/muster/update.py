@@ -6,20 +6,22 @@ the whole update before the first backward.
 Axes: B rows (one completion each), T completion positions.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from muster.algo import metrics as sums
 from muster.algo.recipes import Recipe, loss
 from muster.algo.tokens import Tokens, Totals
-from muster.batch import Batch, micro_batches
+from muster.batch import Batch, head_batches, micro_batches
 from muster.clock import Clock
+from muster.logprobs import chunk_tokens
 from muster.policy import Policy, Scores
 
 Result = TypeVar("Result")
@@ -54,6 +56,8 @@ class Budget:
     """Tokens of one packed forward; halved for good when a device runs out of memory."""
 
     tokens: int
+    enough: int | None = None
+    """Tokens from which on more are no faster: another group is then left to the next forward."""
 
 
 def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Budget) -> Scores:
@@ -63,7 +67,7 @@ def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Bud
         with torch.no_grad():
             return [
                 policy.score(batch.select(rows), temperature=temperature)
-                for rows in micro_batches(batch, budget.tokens, policy.packs)
+                for rows in micro_batches(batch, budget.tokens, policy.packs, budget.enough)
             ]
 
     parts = _within_memory(score, budget)
@@ -106,13 +110,21 @@ def update(
 
     total, stats, scores = _within_memory(accumulate, budget)
     with clock.phase("optimizer"):
-        params = [param for _, param in policy.trainable()]
-        norm = float(torch.nn.utils.clip_grad_norm_(params, max_grad_norm))
-        stepped = bool(torch.isfinite(torch.tensor([norm, total])).all())
+        norm = _clip([param for _, param in policy.trainable()], max_grad_norm)
+        stepped = math.isfinite(norm) and math.isfinite(total)
         if stepped:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return Updated(total, norm, stepped, stats, scores)
+
+
+def _clip(params: list[nn.Parameter], max_norm: float) -> float:
+    """The gradient's norm as it was; above the greatest allowed, the gradient is scaled down to that."""
+    found = [param.grad for param in params if param.grad is not None]
+    norm = torch.nn.utils.get_total_norm(found, foreach=True)
+    if not float(norm) <= max_norm:
+        torch.nn.utils.clip_grads_with_norm_(params, max_norm, norm, foreach=True)
+    return float(norm)
 
 
 def _accumulate(
@@ -123,15 +135,41 @@ def _accumulate(
     total = 0.0
     stats: dict[str, sums.Metric] = {}
     parts: list[Scores] = []
-    for rows in micro_batches(batch, budget.tokens, policy.packs):
+    for rows in micro_batches(batch, budget.tokens, policy.packs, budget.enough):
         part = batch.select(rows)
+        value, scores = _pass(policy, part, totals, objective, threshold, clock)
+        total += value
+        tokens = tokens_of(part, scores)
+        stats = sums.merge(
+            stats, sums.token_metrics(tokens, objective.recipe.objective, objective.recipe.correction)
+        )
+        parts.append(Scores(*(values.cpu() for values in scores)))
+    return total, stats, Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def _pass(
+    policy: Policy, part: Batch, totals: Totals, objective: Objective, threshold: float, clock: Clock
+) -> tuple[float, Scores]:
+    """Forward and backward over one micro-batch: its part of the loss, and its scores, detached.
+
+    The loss of some rows needs no others, so the head goes forward and backward a few rows at a time,
+    down to the hidden states: their logits are gone before the next are formed, and none is formed twice.
+    """
+    with clock.phase("forward"):
+        states = policy.states(part)
+    gradient = torch.zeros_like(states)
+    total, start = 0.0, 0
+    parts: list[Scores] = []
+    for rows in head_batches(part, chunk_tokens(policy.num_vocab)):
+        few = part.select(rows)
+        span = slice(start, start := start + int(few.mask.sum()))
         with clock.phase("forward"):
-            scores = policy.score(
-                part, temperature=objective.temperature, entropy_gradient=objective.entropy_coef != 0
+            leaf = states[span].detach().requires_grad_()
+            scores = policy.scores_of(
+                leaf, few, temperature=objective.temperature, entropy_gradient=objective.entropy_coef != 0
             )
-            tokens = tokens_of(part, scores)
             value = loss(
-                tokens,
+                tokens_of(few, scores),
                 objective.recipe,
                 totals,
                 kl_coef=objective.kl_coef,
@@ -140,12 +178,14 @@ def _accumulate(
             )
         with clock.phase("backward"):
             value.backward()
+            if leaf.grad is not None:
+                gradient[span] = leaf.grad
         total += value.item()
-        stats = sums.merge(
-            stats, sums.token_metrics(tokens, objective.recipe.objective, objective.recipe.correction)
-        )
-        parts.append(Scores(*(values.detach().cpu() for values in scores)))
-    return total, stats, Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        parts.append(Scores(*(values.detach() for values in scores)))
+    if states.requires_grad:
+        with clock.phase("backward"):
+            states.backward(gradient)
+    return total, Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
 def _gate_threshold(

@@ -3,6 +3,8 @@ from typing import Any, cast
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
@@ -12,7 +14,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from muster.attention import unpackable_because
+from muster.attention import length_buckets, unpackable_because
 from muster.batch import Batch
 from muster.errors import ModelError
 from muster.policy import Policy
@@ -98,9 +100,25 @@ def test_no_square_over_the_row_is_ever_built():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        policy.score(batch, temperature=1.0)
+        policy.states(batch)
     # The largest: keys of every completion, its prompt's included, or the MLP's activations.
     assert largest <= 16 * 4 * 50 * 8 < 349 * 349
+
+
+def test_completions_are_padded_to_neighbours_of_about_their_length():
+    assert length_buckets([]) == []
+    assert length_buckets([0, 0]) == []
+    assert length_buckets([64] * 16) == [(64,) * 16]
+    assert length_buckets([0, 3, 8, 9, 40, 50, 51]) == [(0, 3, 8), (9,), (40, 50), (51,)]
+    # Also where they don't rise, as in a layout that somebody else built.
+    assert length_buckets([9, 3, 12]) == [(9,), (3,), (12,)]
+
+
+@given(st.lists(st.integers(0, 300), max_size=20))
+def test_no_completion_is_padded_by_much(lengths):
+    buckets = length_buckets(sorted(lengths))
+    assert [length for bucket in buckets for length in bucket if length] == sorted(filter(None, lengths))
+    assert all(bucket[-1] - bucket[0] <= max(8, bucket[0] / 4) for bucket in buckets)
 
 
 def test_sizes_of_keys_and_values_may_differ():

@@ -9,7 +9,7 @@ from torch.optim import SGD
 
 from muster.algo.recipes import RECIPES
 from muster.algo.tokens import Totals
-from muster.batch import Row, collate, count_totals, micro_batches, pack, pad
+from muster.batch import Row, collate, count_totals, head_batches, micro_batches, pack, pad
 from muster.clock import Clock
 from muster.records import Completion
 from muster.update import Budget, Objective, update
@@ -56,17 +56,37 @@ def test_a_budget_goes_from_one_completion_to_all():
     assert list(micro_batches(batch, 24, False)) == [[0, 1, 2]]
 
 
+def test_groups_are_not_put_together_where_that_is_no_faster():
+    batch = make_batch([(5, [3, 3]), (2, [4]), (2, [5, 9])])
+    assert list(micro_batches(batch, 100, True, 17)) == [[0, 1, 2], [3, 4]]
+    assert list(micro_batches(batch, 100, True, 16)) == [[0, 1], [2], [3, 4]]
+    # A group that is larger than enough stays whole, unless the budget cuts it.
+    assert list(micro_batches(batch, 100, True, 1)) == [[0, 1], [2], [3, 4]]
+    assert list(micro_batches(batch, 11, True, 1)) == [[0, 1], [2], [3], [4]]
+    assert list(micro_batches(batch, 100, False, 24)) == [[0, 1, 2], [3, 4]]
+    assert list(micro_batches(batch, 24, True, 100)) == list(micro_batches(batch, 24, True))
+
+
 def test_a_packed_row_holds_each_prompt_once_and_restarts_positions_after_it():
-    batch = collate(
-        [(10, 11, 12), (20,)],
-        [Row(0, _completion(1, 2, 3), 0.0), Row(0, _completion(4), 0.0), Row(1, _completion(5, 6), 0.0)],
-    )
+    completions = [(0, (1, 2, 3)), (0, (4,)), (0, (7, 8)), (1, (5, 6))]
+    batch = collate([(10, 11, 12), (20,)], [Row(group, _completion(*ids), 0.0) for group, ids in completions])
     packed = pack(batch)
-    # The last token of a completion predicts nothing.
-    assert packed.ids.tolist() == [[10, 11, 12, 1, 2, 20, 5]]
-    assert packed.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1]]
-    assert packed.predictors.tolist() == [[2, 3, 4], [2, 0, 0], [5, 6, 0]]
-    assert [tuple(span) for span in packed.layout.groups] == [(0, 3, (2, 0)), (5, 1, (1,))]
+    # The last token of a completion predicts nothing, and the shorter completion comes first.
+    assert packed.ids.tolist() == [[10, 11, 12, 7, 1, 2, 20, 5]]
+    assert packed.positions.tolist() == [[0, 1, 2, 3, 3, 4, 0, 1]]
+    assert packed.predictors.tolist() == [[2, 4, 5], [2, 0, 0], [2, 3, 0], [6, 7, 0]]
+    assert [tuple(span) for span in packed.layout.groups] == [(0, 3, (0, 1, 2)), (6, 1, (1,))]
+
+
+@given(groups_of_lengths, st.integers(1, 30))
+def test_the_head_takes_rows_in_order_and_no_more_tokens_than_it_may(groups, max_tokens):
+    batch = make_batch(groups)
+    parts = list(head_batches(batch, max_tokens))
+    assert [row for part in parts for row in part] == list(range(len(batch)))
+    counts = [int(batch.lengths[part].sum()) for part in parts]
+    assert all(count <= max_tokens or len(part) == 1 for count, part in zip(counts, parts, strict=True))
+    for count, following in zip(counts, parts[1:], strict=False):
+        assert count + int(batch.lengths[following[0]]) > max_tokens
 
 
 def test_plain_rows_are_padded_at_the_end():

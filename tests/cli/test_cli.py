@@ -123,6 +123,30 @@ def test_a_run_is_shown_with_curves_samples_and_what_it_came_to(recorded: Path, 
     assert f"muster generate {recorded}" in out
 
 
+def test_the_time_of_a_run_is_split_by_phase(recorded: Path, tmp_path: Path, capsys: Capture):
+    folder = tmp_path / "timed"
+    shutil.copytree(recorded, folder)
+    lines = [
+        {"step": 0, "seconds": {"eval": 5.0, "sync": 1.0}, "tokens": 0, "tokens_per_second": {}},
+        {"step": 1, "seconds": {"forward": 2.0, "sample": 3.0}, "tokens": 100, "tokens_per_second": {}},
+        {"step": 2, "seconds": {"sample": 7.0, "old": 2.0}, "tokens": 50, "tokens_per_second": {}},
+    ]
+    (folder / "timings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["show", str(folder)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    start = next(number for number, line in enumerate(out) if line.startswith("phase"))
+    assert [line.split() for line in out[start : start + 6]] == [
+        ["phase", "seconds", "a", "step", "share", "tokens/s"],
+        ["sample", "10", "5", "50%", "15"],
+        ["old", "2", "1", "10%", "25"],
+        ["forward", "2", "1", "10%", "50"],
+        ["sync", "1", "0.5", "5%"],
+        ["eval", "5", "2.5", "25%"],
+    ]
+    assert main(["show", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["timings"] == lines
+
+
 def test_a_step_and_a_group_are_shown_and_escaped(recorded: Path, capsys: Capture):
     assert main(["show", str(recorded), "--step", "3"]) == 0
     assert "0      6       0.5 0.7 0.2 0.7" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from rich.text import Text
 from muster.cli.outcome import print_outcome
 from muster.cli.output import PatientConsole
 from muster.cli.samples import good_and_bad, group_table, rollouts_of, samples_table
-from muster.cli.text import escape_text, number, sparkline
+from muster.cli.text import escape_text, number, percent, sparkline
 from muster.errors import ConfigError
 from muster.store import (
     Line,
@@ -39,6 +39,23 @@ SHOWN = (
     "learning_rate",
 )
 """The metrics of the table, where the run has them; each reward's mean comes after them."""
+PHASES = (
+    "sample",
+    "score",
+    "reference",
+    "old",
+    "gate",
+    "forward",
+    "backward",
+    "optimizer",
+    "sync",
+    "write",
+    "save",
+    "eval",
+)
+"""Of a step, in its order."""
+_NOT_OF_TRAINING = frozenset({"eval", "save"})
+"""Phases whose time has nothing to do with how many tokens the step's completions have."""
 _MAX_WARNINGS = 5
 
 
@@ -48,6 +65,8 @@ def print_run(folder: Path) -> None:
     metrics, events = read_metrics(folder), read_events(folder)
     console.print(_head(folder, metrics, events))
     console.print(metrics_table(metrics))
+    if timings := read_timings(folder):
+        console.print(timings_table(timings))
     for event in [event for event in events if event.get("kind") == "warning"][-_MAX_WARNINGS:]:
         text = f"step {event.get('step')}: {event.get('text')}"
         console.print(Text(escape_text(text), style="yellow"), soft_wrap=True)
@@ -92,6 +111,28 @@ def metrics_table(lines: Sequence[Line]) -> Table:
     return table
 
 
+def timings_table(lines: Sequence[Line]) -> Table:
+    """One row per phase, in the order of a step: seconds in all and a step, share, and tokens per second.
+
+    Tokens are those of the completions of the steps that had the phase.
+    """
+    table = Table(box=None, pad_edge=False)
+    table.add_column("phase")
+    for name in ("seconds", "a step", "share", "tokens/s"):
+        table.add_column(name, justify="right")
+    names = {name: None for line in lines for name in line["seconds"]}
+    whole = sum(sum(line["seconds"].values()) for line in lines)
+    steps = max(sum(line["tokens"] > 0 for line in lines), 1)
+    for name in sorted(names, key=lambda name: PHASES.index(name) if name in PHASES else len(PHASES)):
+        there = [line for line in lines if line["seconds"].get(name)]
+        seconds = sum(line["seconds"][name] for line in there)
+        tokens = sum(line["tokens"] for line in there)
+        speed = f"{tokens / seconds:.0f}" if seconds and tokens and name not in _NOT_OF_TRAINING else ""
+        share = percent(seconds / whole) if whole else ""
+        table.add_row(escape_text(name), number(seconds), number(seconds / steps), share, speed)
+    return table
+
+
 def print_step(folder: Path, step: int, console: Console | None = None) -> None:
     """Prints the step's groups in a line each, and its best and worst samples."""
     console = console or PatientConsole()
@@ -126,6 +167,7 @@ def run_as_json(folder: Path, step: int | None, place: int | None) -> Mapping[st
             "folder": str(folder),
             "meta": read_meta(folder),
             "metrics": read_metrics(folder),
+            "timings": read_timings(folder),
             "events": read_events(folder),
         }
     stored = read_rollouts(folder, step)

@@ -26,7 +26,7 @@ MAX_LEVELS = 12
 """Of a reward with more different values no counts are shown."""
 
 # What happens in a step beside sampling and scoring, and isn't the update either.
-_NOT_UPDATE = frozenset({"sample", "score", "eval", "save", "load", "check", "export"})
+_NOT_UPDATE = frozenset({"sample", "score", "eval", "write", "save", "load", "check", "export"})
 _UNTIMED = frozenset({"eval", "save", "load", "check", "export"})
 
 

@@ -14,6 +14,7 @@ def train(
     /,
     *,
     resume: Annotated[bool, about("Go on with the run from its newest whole checkpoint.")] = False,
+    profile: Annotated[bool, about("Write a trace of two steps, trace.json, into the run's folder.")] = False,
     json: Json = False,
     overrides: Overrides = (),
 ) -> int:
@@ -51,7 +52,7 @@ def train(
         from muster.run import Watchers, run
 
         watchers = Watchers(say=view.say, progress=view.progress, should_stop=stopping.is_requested)
-        for report in run(config, resume=resume, watchers=watchers):
+        for report in run(config, resume=resume, watchers=watchers, profile=profile):
             view.show(report)
     if not json:
         print_outcome(folder, PatientConsole())

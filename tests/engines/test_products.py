@@ -126,7 +126,9 @@ def test_layers_are_themselves_again_afterwards(family):
     model = tiny_model(family)
     layers = linear_layers(model)
     assert len(layers) == (15 if family == "llama" else 9)
-    x = torch.randn(3, layers[0].weight.shape[family == "llama"])
+    weight = layers[0].weight
+    assert isinstance(weight, torch.Tensor)
+    x = torch.randn(3, weight.shape[family == "llama"])
     before = layers[0](x)
     with replaced(layers, "turned"):
         assert all("forward" in vars(layer) for layer in layers)
@@ -187,8 +189,14 @@ def test_measuring_tells_seconds_of_every_kind():
 
 def test_a_short_way_that_differs_is_not_taken():
     policy = tiny_policy()
-    policy.backbone.layers[0].self_attn.scaling = 3.0
+    norm = policy.backbone.get_submodule("layers.1.post_attention_layernorm")
     engine = LocalEngine(policy)
-    policy.backbone.layers[1].post_attention_layernorm.register_forward_hook(lambda m, i, out: out * 1.01)
+
+    def larger(
+        _module: torch.nn.Module, _inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> torch.Tensor:
+        return output * 1.01
+
+    norm.register_forward_hook(larger)
     engine.tune(8)
     assert not engine.choice.is_fused

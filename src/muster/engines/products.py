@@ -114,6 +114,8 @@ def restored(values: object) -> Choice:
         case {"short": str(short), "long": str(long), "from_tokens": int(tokens), "is_fused": bool(is_fused)}:
             if short in KINDS and long in KINDS:
                 return Choice(short, long, tokens, is_fused)
+        case _:
+            pass
     raise CheckpointError(
         f"state.json of the checkpoint holds products = {values!r}, which this version doesn't know. "
         f"Known kinds are {', '.join(KINDS)}: resume with the version that saved it."
@@ -208,8 +210,12 @@ def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
         deltas = [] if module.disable_adapters else list(map(module.get_delta_weight, module.active_adapters))
         if isinstance(base, Conv1D):
             deltas = [delta.t() for delta in deltas]
-        return sum(deltas, start=weight), base.bias
-    return weight, module.bias
+        return sum(deltas, start=weight), _bias(base)
+    return weight, _bias(module)
+
+
+def _bias(layer: nn.Module) -> Tensor | None:
+    return layer.bias if isinstance(layer.bias, Tensor) else None
 
 
 @contextmanager

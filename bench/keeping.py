@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from company import Watch
 from muster.files import write_atomic
 from workloads import ROOT
 
@@ -37,6 +38,8 @@ class Settings:
     """For data, jobs, logs and runs; nothing in it is kept."""
     again: bool
     """Measure also what there is a result of."""
+    watch: Watch
+    """Started with the part."""
 
     def rounds_or(self, default: int) -> int:
         """The rounds asked for, or the part's own number."""
@@ -73,6 +76,7 @@ def circumstances(settings: Settings) -> Data:
         "memory_bytes": memory_bytes(),
         "model": settings.model_name,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "others_share": settings.watch.others_share(),
         "command": "python bench/run.py " + " ".join(sys.argv[1:]),
     }
 

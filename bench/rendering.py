@@ -75,7 +75,16 @@ def _introduction(found: dict[str, Data]) -> str:
                 ("parts", "day", "command", "machine", "versions"),
                 ((", ".join(parts), *rest) for rest, parts in groups.items()),
             ),
+            f"Share of the processors' time that other processes took meanwhile: {_company(runs)}.",
         )
+    )
+
+
+def _company(runs: dict[str, Data]) -> str:
+    """By part; what was measured in company says little."""
+    shares = {part: on["others_share"] for part, on in runs.items()}
+    return ", ".join(
+        f"{part} {'not known' if share is None else f'{share:.0%}'}" for part, share in shares.items()
     )
 
 

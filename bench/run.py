@@ -10,10 +10,12 @@ import importlib
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from company import Watch
 from keeping import RESULTS, Settings, load, say
 from muster.pretrained import resolve
 from rendering import write_report
@@ -39,6 +41,7 @@ def main(arguments: list[str]) -> int:
             results=asked.results.resolve(),
             work=Path(work),
             again=asked.again,
+            watch=Watch.start(),
         )
         for part in parts:
             try:
@@ -65,8 +68,11 @@ def _measure(part: str, settings: Settings) -> None:
         return
     start = time.perf_counter()
     say(f"{part}: starts")
+    settings = replace(settings, watch=Watch.start())
     importlib.import_module(f"part_{part}").measure(settings)
-    say(f"{part}: done in {time.perf_counter() - start:.0f} s")
+    others = settings.watch.others_share()
+    company = "" if others is None else f"; other processes took {others:.0%} of the machine meanwhile"
+    say(f"{part}: done in {time.perf_counter() - start:.0f} s{company}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -90,10 +90,12 @@ def test_the_page_holds_every_part_that_was_measured_and_no_other():
         "instructions": "AVX2",
         "threads": 2,
         "memory_bytes": None,
+        "others_share": 0.014,
         "versions": {"torch": "2.13.0"},
         "python": "3.11",
         "model": "m",
     }
     page = rendering.report({"steps": {**steps([1.0], [2.0]), "measured_on": on}})
     assert page.count("\n## ") == 3
+    assert "other processes took meanwhile: steps 1%." in page
     assert "| steps | 2026-01-01 | `python bench/run.py steps` | one, AVX2, 2 threads | torch 2.13.0" in page

@@ -37,7 +37,18 @@ def outcome(*arguments: str) -> tuple[str, int]:
     return done.stdout, int(done.stderr.splitlines()[-1])
 
 
-def test_memory_is_predicted_within_a_fifth_and_time_to_its_order(tmp_path: Path):
+def predicted_and_run(file: Path, runs: Path, name: str) -> tuple[float, float]:
+    """What a check says of memory and of a step's seconds, each by what the run then took."""
+    printed, _ = outcome("check", str(file), "--json")
+    costs = json.loads(printed)["costs"]
+    _, peak = outcome("train", str(file), "--json", "--run.name", name)
+    steps = [line["seconds"] for line in read_timings(runs / name) if line["step"]]
+    phases = ("sample", "score", "forward", "backward", "optimizer")
+    seconds = statistics.median(sum(step.get(phase, 0.0) for phase in phases) for step in steps)
+    return costs["peak_bytes"] / peak, costs["step_s"] / seconds
+
+
+def test_memory_is_predicted_within_a_fifth_and_time_within_a_quarter(tmp_path: Path):
     save_tiny_model(tmp_path / "model", "llama", **SIZES)
     config = config_for(
         tmp_path,
@@ -48,12 +59,10 @@ def test_memory_is_predicted_within_a_fifth_and_time_to_its_order(tmp_path: Path
         eval={"every": 0},
     )
     (tmp_path / "run.toml").write_text(to_toml(config), encoding="utf-8")
-    printed, _ = outcome("check", str(tmp_path / "run.toml"), "--json")
-    costs = json.loads(printed)["costs"]
-    _, peak = outcome("train", str(tmp_path / "run.toml"), "--json")
-    assert 0.8 < costs["peak_bytes"] / peak < 1.2
-    steps = [line["seconds"] for line in read_timings(tmp_path / "runs" / "toy") if line["step"]]
-    phases = ("sample", "score", "forward", "backward", "optimizer")
-    seconds = statistics.median(sum(step.get(phase, 0.0) for phase in phases) for step in steps)
-    # On a busy machine one of the two may wait; within 25 % is what quiet ones show (docs/verbs/check.md).
-    assert 1 / 3 < costs["step_s"] / seconds < 3
+    times: list[float] = []
+    # Other processes may hold up either of the two; they don't make a wrong prediction right four times.
+    while len(times) < 4 and not any(0.75 < time < 1.25 for time in times):
+        memory, time = predicted_and_run(tmp_path / "run.toml", tmp_path / "runs", f"pair-{len(times)}")
+        assert 0.8 < memory < 1.2
+        times.append(time)
+    assert any(0.75 < time < 1.25 for time in times), times

@@ -19,6 +19,15 @@ from muster.errors import EngineError
 
 
 @runtime_checkable
+class Tokenizes(Decodes, Protocol):
+    """The part of a tokenizer that the engine needs."""
+
+    def __call__(self, text: str, /, *, add_special_tokens: bool) -> Mapping[str, Sequence[int]]:
+        """The text's ids, under `input_ids`."""
+        ...
+
+
+@runtime_checkable
 class Decodable(Protocol):
     """What the engine needs of a policy."""
 
@@ -26,7 +35,7 @@ class Decodable(Protocol):
     head: nn.Module
 
     @property
-    def tokenizer(self) -> Decodes:
+    def tokenizer(self) -> Tokenizes:
         """Finds stop strings."""
         ...
 

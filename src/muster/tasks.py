@@ -120,26 +120,37 @@ def make_rows(spec: str) -> Iterator[dict[str, object]]:
 
 
 def score_answer(spec: str, entry: str, answer: str) -> float:
-    """What the task's own rule gives the answer to the question that `entry` holds, from 0 to 1."""
+    """What the task's own rule gives the answer to the question that `entry` holds, from 0 to 1.
+
+    An answer on which the rule fails is one that it can't read: 0. RewardError where it fails on the
+    entry's own answer as well.
+    """
+    rule, told = _data(spec).score_answer, decoded(json.loads(entry))
     try:
-        return score_by(_data(spec).score_answer, decoded(json.loads(entry)), answer)
+        score = score_by(rule, told, answer)
+        if score is not None:
+            return score
+        own = told.get("answer") if isinstance(told, dict) else None
+        if isinstance(own, str) and score_by(rule, told, own) is None:
+            raise RewardError(
+                f"{spec}: the task's rule fails on the row's own answer, {own!r}, too. Score rows that this "
+                "version of reasoning-gym made, or take another task."
+            )
+        return 0.0
     except RunsTextError as error:
         raise RewardError(
             f"{spec}: the task {_RUNS_TEXT}, which Muster does not allow. Take another."
         ) from error
 
 
-def score_by(rule: Callable[[str, Any], float], entry: object, answer: str) -> float:
-    """What the rule gives, kept from running text that is not the entry's own.
-
-    An answer on which the rule itself fails is one that it can't read: 0.
-    """
+def score_by(rule: Callable[[str, Any], float], entry: object, answer: str) -> float | None:
+    """What the rule gives, kept from running text that is not the entry's own; None where it fails."""
     _watch_for_running()
     _guard.own_texts, _guard.has_refused = frozenset(_texts(entry)), False
     try:
         score = float(rule(answer, entry))
     except Exception:
-        score = 0.0
+        score = None
     finally:
         _guard.own_texts = None
     if _guard.has_refused:

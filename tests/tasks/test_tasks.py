@@ -7,9 +7,10 @@ import pytest
 
 from muster.config import load
 from muster.data import load_samples
-from muster.errors import ConfigError
+from muster.errors import ConfigError, RewardError
 from muster.rewards import BUILTINS, load_rewards
 from muster.rewards.reasoning_gym import reasoning_gym
+from muster.sandbox.harness import encoded
 from muster.tasks import RunsTextError, make_rows, read_task, refuse_shared_rows, score_answer, score_by
 
 pytest.importorskip("reasoning_gym")
@@ -144,6 +145,12 @@ def test_an_answer_on_which_the_rule_fails_is_wrong():
     [row] = make_rows(line)
     assert scored(line, row, "two") == 0.0
     assert scored(line, row) == 1.0
+
+
+def test_a_rule_that_fails_on_the_rows_own_answer_is_a_failure_and_no_score():
+    entry = json.dumps(encoded({"question": "6?", "answer": "2 x 3", "metadata": {}}))
+    with pytest.raises(RewardError, match="fails on the row's own answer, '2 x 3'"):
+        score_answer("reasoning_gym:prime_factorization?size=1", entry, "2 x 3")
 
 
 def running(answer, entry):

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -14,6 +17,7 @@ from muster.engines.products import (
     decide,
     linear_layers,
     measure,
+    remembered,
     replaced,
     weight_and_bias,
 )
@@ -185,6 +189,32 @@ def test_measuring_tells_seconds_of_every_kind():
     seconds = measure(weights, 16, ["linear", "turned"])
     assert list(seconds) == ["linear", "turned"]
     assert all(0 < step < 1 and 0 <= preparation < 1 for step, preparation in seconds.values())
+
+
+def test_a_choice_is_measured_once_on_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # P15
+    monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
+    weights = [torch.randn(96, 64), torch.randn(64, 96)]
+    first = remembered(weights, 16, ["linear", "turned"])
+    [file] = (tmp_path / "cache").iterdir()
+    content = json.loads(file.read_text())
+    assert content["products"] == first._asdict()
+    other = Choice("turned", "turned") if first.short == "linear" else Choice()
+    file.write_text(json.dumps(content | {"products": other._asdict()}))
+    assert remembered(weights, 16, ["linear", "turned"]) == other
+    remembered(weights, 8, ["linear", "turned"])
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    for damaged in ("", "[]", "{}", '{"products": {"short": "magic"}}'):
+        file.write_text(damaged)
+        remembered(weights, 16, ["linear", "turned"])
+        assert json.loads(file.read_text())["rows"] == 16
+
+
+def test_a_cache_that_can_not_be_written_costs_the_memory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
+    assert remembered([torch.randn(8, 8)], 4, ["linear"]) == Choice()
 
 
 def test_a_short_way_that_differs_is_not_taken():

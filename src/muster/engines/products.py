@@ -8,9 +8,14 @@ measured, on the model's own shapes and row count. All three give the same numbe
 Axes: N rows, I inputs, O outputs.
 """
 
+import hashlib
+import json
+import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -20,7 +25,9 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from muster.converted import cache_folder
 from muster.errors import CheckpointError
+from muster.files import write_atomic
 from muster.memory import available_bytes
 
 Product = Callable[[Tensor], Tensor]
@@ -83,8 +90,6 @@ LARGE = 2**22
 """Weights in all below which nothing is measured: they stay in the processor's cache."""
 MARGIN = 1.1
 """A kind must be so many times faster than a plainer one, so that equal machines choose equally."""
-
-
 SHARE = 0.25
 """Of the memory that is free, what copies may take while they last. Gradients, as large as they are, take
 it while there are no copies."""
@@ -102,8 +107,53 @@ def choose(modules: Iterable[nn.Module], num_rows: int) -> Choice:
         return Choice()
     copies = sum(weight.numel() * weight.element_size() for weight in weights)
     has_room = copies <= SHARE * available_bytes(torch.device("cpu"))
-    kinds = [kind for kind in KINDS if kind != "laid_out" or (has_room and _has_onednn())]
-    return decide(measure(weights, num_rows, kinds))
+    kinds = [kind for kind in kinds_here() if kind != "laid_out" or has_room]
+    return remembered(weights, num_rows, kinds)
+
+
+def kinds_here() -> list[str]:
+    """The kinds that this torch can compute."""
+    operations = ("_linear_pointwise", "_reorder_linear_weight")
+    has_onednn = torch.backends.mkldnn.is_available() and all(
+        hasattr(torch.ops.mkldnn, name) for name in operations
+    )
+    return [kind for kind in KINDS if kind != "laid_out" or has_onednn]
+
+
+def remembered(weights: Sequence[Tensor], num_rows: int, kinds: Sequence[str]) -> Choice:
+    """What was chosen on this machine before for such weights and rows, else what is measured now.
+
+    Without it a moment's load on the machine could decide, and two runs would differ by rounding. It lies
+    beside the converted models; who removes the file has it measured again.
+    """
+    shapes = Counter(tuple(weight.shape) for weight in weights)
+    about = {
+        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "rows": num_rows,
+        "kinds": list(kinds),
+        "shapes": sorted([*shape, count] for shape, count in shapes.items()),
+    }
+    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    file = cache_folder() / f"products-{digest}.json"
+    # A file that can't be read or written costs measuring anew, as on the first run.
+    with suppress(OSError, ValueError, KeyError, TypeError, CheckpointError):
+        return restored(json.loads(file.read_text(encoding="utf-8"))["products"])
+    choice = decide(measure(weights, num_rows, kinds))
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps({"products": choice._asdict(), **about}, indent=1).encode())
+    return choice
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def restored(values: object) -> Choice:
@@ -178,10 +228,6 @@ def _seconds(products: Sequence[Product], rows: Tensor) -> float:
     for product in products:
         product(rows)
     return time.perf_counter() - started
-
-
-def _has_onednn() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def linear_layers(*roots: nn.Module) -> list[nn.Module]:

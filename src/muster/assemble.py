@@ -16,13 +16,14 @@ from muster.algo.kl import k1
 from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
-from muster.data import encode_prompts, load_samples, prompt_order, weighted_draw
+from muster.data import encode_prompts, prompt_order, weighted_draw
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
 from muster.engines.products import KINDS
 from muster.errors import ConfigError
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
+from muster.inputs import load_held_out, load_training
 from muster.judge import Judge
 from muster.memory import ENOUGH_ON_CPU, available_bytes, budget_tokens
 from muster.optimizer import make_optimizer
@@ -31,7 +32,6 @@ from muster.records import Sample
 from muster.rewards import Grader, PoolGrader, Reward, check_columns, isolations, load_rewards
 from muster.runstate import Draw, Plan, Run, State
 from muster.schedule import factor
-from muster.tasks import refuse_shared_rows
 from muster.update import Budget, Objective
 
 Say = Callable[[str], None]
@@ -94,7 +94,7 @@ def start_grader(
 
 def _read(config: Config, say: Say, recipe: Recipe, grader: PoolGrader) -> Materials:
     """Data and tokenizer, checked against each other and against what the rewards need."""
-    samples = load(config, config.data.path, config.data.split)
+    samples = load_training(config)
     held_out = load_held_out(config)
     for source, rows in ((config.data.path, samples), (config.data.eval_path or "held-out", held_out)):
         if rows:
@@ -137,30 +137,6 @@ def build_recipe(config: Config) -> Recipe:
     # In the reward, k1 summed over the tokens is the unbiased estimate; k2, a recipe's default in the
     # loss, would there charge for the square.
     return replace(recipe, kl=k1) if algo.kl_in == "reward" and algo.kl is None else recipe
-
-
-def load(config: Config, path: str, split: str) -> list[Sample]:
-    """The samples of one data set, read as the configuration's data section says."""
-    data = config.data
-    return load_samples(
-        path,
-        prompt=data.prompt,
-        system=data.system,
-        raw=data.raw,
-        map=data.map,
-        subset=data.subset,
-        split=split,
-    )
-
-
-def load_held_out(config: Config) -> list[Sample]:
-    """The held-out samples; empty where none are named."""
-    data = config.data
-    if not data.has_eval:
-        return []
-    if data.eval_path:
-        refuse_shared_rows(data.path, data.eval_path)
-    return load(config, data.eval_path or data.path, data.eval_split or data.split)
 
 
 def encode(

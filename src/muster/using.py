@@ -22,6 +22,7 @@ from muster.engines.local import LocalEngine
 from muster.errors import CheckpointError, ConfigError
 from muster.export import export_model, model_card
 from muster.gather import without_end
+from muster.inputs import load_held_out, load_training
 from muster.policy import Policy
 from muster.records import EvalReport, Message, Prompt, Sample, StreamKey
 from muster.rewards import check_columns
@@ -53,7 +54,7 @@ def evaluate(
     place = locate(model_path, config) if model_path else Place(config.model, None)
     data = config.data
     with closing(assemble.start_grader(config, told.say)) as grader:
-        samples = assemble.load_held_out(config) or assemble.load(config, data.path, data.split)
+        samples = load_held_out(config) or load_training(config)
         check_columns(grader.rewards, samples[0].columns, data.eval_path or data.path)
         tokenizer = pretrained.load_tokenizer(place.model.path, told.say)
         items = assemble.encode(config, tokenizer, samples[: config.eval.prompts], told.say)

@@ -112,7 +112,7 @@ def test_truncation_is_a_finding_unless_it_is_meant():
     groups = groups_of(MIXED, MIXED, truncated=(0,))
     result = found(groups)["truncated"]
     assert (result.setting, result.value, result.blocks) == ("sampling.max_tokens", 16, False)
-    assert "25 % of all completions were cut at 8 tokens" in result.says
+    assert "25 % of 8 completions were cut at 8 tokens" in result.says
     assert found(groups, has_fixed_length=True) == {}
     whole = groups_of(MIXED, MIXED, truncated=range(4))
     assert found(whole, leaves_out_truncated=True)["truncated"].blocks

@@ -336,7 +336,7 @@ def test_what_rewards_note_beside_the_score_is_reported():
 
 def test_what_stands_in_the_way_is_said_once_after_the_first_step():
     first, *later = train(toy_run(sampling={"max_tokens": 2}))
-    assert "of all completions were cut at 2 tokens. sampling.max_tokens = 4" in first.warnings[-1]
+    assert "of 8 completions were cut at 2 tokens. Try sampling.max_tokens = 4" in first.warnings[-1]
     assert [warning for report in later for warning in report.warnings] == []
 
 

@@ -63,26 +63,18 @@ def try_out(
 
 def try_rewards(config: "Config", *, num_rows: int, answer: str, accept: float) -> "list[Verdict]":
     """The verdict on each reward of a configuration, each run as a run would run it, by itself."""
-    from muster.data import load_samples
     from muster.errors import ConfigError
+    from muster.inputs import load_training
     from muster.rewards import PoolGrader, check_columns, isolations, load_rewards
     from muster.rewards.trial import try_reward
 
     if num_rows < 1:
         raise ConfigError(f"--rows is {num_rows}; at least 1 is needed.")
-    data, chosen = config.data, config.reward
+    chosen = config.reward
     rewards = load_rewards(chosen.use, chosen.weights, chosen.options, chosen.convention)
     isolations(rewards)
-    samples = load_samples(
-        data.path,
-        prompt=data.prompt,
-        system=data.system,
-        raw=data.raw,
-        map=data.map,
-        subset=data.subset,
-        split=data.split,
-    )[:num_rows]
-    check_columns(rewards, samples[0].columns, data.path)
+    samples = load_training(config)[:num_rows]
+    check_columns(rewards, samples[0].columns, config.data.path)
     verdicts = []
     for reward in rewards:
         in_process = [reward.name] if reward.name in chosen.in_process else []

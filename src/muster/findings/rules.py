@@ -131,11 +131,11 @@ def truncated(seen: Seen, setup: Setup) -> Finding | None:
     none_counts = setup.leaves_out_truncated and seen.lengths.truncated_share == 1
     return Finding(
         name="truncated",
-        says=f"{_percent(seen.lengths.truncated_share)} of all completions were cut "
+        says=f"{_percent(seen.lengths.truncated_share)} of {seen.num_rollouts} completions were cut "
         f"at {setup.max_tokens} tokens"
         + (', and with algo.truncated = "mask" none of them counts' if none_counts else ""),
-        advice=f"sampling.max_tokens = {limit}: what would keep 95 % whole can't be known from completions "
-        "that were cut, it is more than now; or have the prompts ask for shorter answers",
+        advice=f"Try sampling.max_tokens = {limit} (what would keep 95 % whole can't be known from "
+        "completions that were cut), or have the prompts ask for shorter answers",
         setting="sampling.max_tokens",
         value=limit,
         blocks=none_counts,

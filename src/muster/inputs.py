@@ -1,0 +1,35 @@
+"""The data that a configuration names; free of torch."""
+
+from muster.config import Config
+from muster.data import load_samples
+from muster.records import Sample
+from muster.tasks import refuse_shared_rows
+
+
+def load_training(config: Config) -> list[Sample]:
+    """The samples to train on."""
+    return _load(config, config.data.path, config.data.split)
+
+
+def _load(config: Config, path: str, split: str) -> list[Sample]:
+    """The samples of one data set, read as the configuration's data section says."""
+    data = config.data
+    return load_samples(
+        path,
+        prompt=data.prompt,
+        system=data.system,
+        raw=data.raw,
+        map=data.map,
+        subset=data.subset,
+        split=split,
+    )
+
+
+def load_held_out(config: Config) -> list[Sample]:
+    """The held-out samples; empty where none are named."""
+    data = config.data
+    if not data.has_eval:
+        return []
+    if data.eval_path:
+        refuse_shared_rows(data.path, data.eval_path)
+    return _load(config, data.eval_path or data.path, data.eval_split or data.split)

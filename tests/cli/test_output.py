@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli.output import PatientConsole, print_line
+from muster.cli.output import PatientConsole, print_line, program
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "run_v1"
 
@@ -39,3 +39,18 @@ def test_a_run_is_shown_to_a_reader_who_stops_after_a_line():
     done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("run_v1")
+
+
+def test_the_next_command_can_be_typed_as_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    script = tmp_path / ".venv" / "bin" / "muster"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/muster", "train"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == os.path.join(".venv", "bin", "muster")
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert program() == "muster"
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    assert program() == "muster"

@@ -83,6 +83,7 @@ def init(
     muster init sums && muster train sums/run.toml
     ```
     """
+    from muster.cli.output import program
     from muster.files import make_folder, write_atomic
 
     files = starter_files()
@@ -98,9 +99,8 @@ def init(
     if json:
         print(json_format.dumps({"written": written}))
     else:
-        print(
-            "\n".join(["Wrote:", *(f"  {path}" for path in written), "Next:", f"  muster train {written[0]}"])
-        )
+        told = ["Wrote:", *(f"  {path}" for path in written), "Next:", f"  {program()} train {written[0]}"]
+        print("\n".join(told))
     return 0
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.cli.output import PatientConsole
+from muster.cli.output import PatientConsole, program
 from muster.cli.samples import completion_text, group_table, question_text, reward_text
 from muster.cli.text import escape_text, number
 from muster.records import EvalReport, Group
@@ -85,12 +85,12 @@ def _answer(group: Group) -> Text:
 
 def next_commands(folder: Path) -> list[str]:
     """What to try now."""
-    run = shlex.quote(escape_text(str(folder)))
+    name, run = program(), shlex.quote(escape_text(str(folder)))
     return [
         "Next:",
-        f"  muster show {run}",
-        f'  muster generate {run} "..." -n 4',
-        f"  muster eval {run}",
+        f"  {name} show {run}",
+        f'  {name} generate {run} "..." -n 4',
+        f"  {name} eval {run}",
     ]
 
 

@@ -1,7 +1,10 @@
 """Where the command line writes: a console, and JSON lines, that survive a reader who leaves."""
 
 import os
+import shlex
+import shutil
 import sys
+from pathlib import Path
 from typing import IO
 
 from rich.console import Console
@@ -25,6 +28,15 @@ def print_line(line: str) -> None:
         print(line, flush=True)
     except BrokenPipeError:
         silence(sys.stdout)
+
+
+def program() -> str:
+    """The command as it can be typed here: `muster`, or by its path where a shell wouldn't find this one."""
+    called = Path(sys.argv[0])
+    found = shutil.which("muster")
+    if called.name != "muster" or not called.is_file() or (found and os.path.samefile(found, called)):
+        return "muster"
+    return shlex.quote(os.path.relpath(called))
 
 
 def silence(stream: IO[str]) -> None:

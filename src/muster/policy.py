@@ -27,6 +27,7 @@ from muster.attention import (
 from muster.batch import Batch, pack, pad
 from muster.cache import DecodeCache
 from muster.errors import ConfigError, ModelError
+from muster.lean import slim
 from muster.logprobs import pad_kept, token_stats
 
 Weights = dict[str, Tensor]
@@ -71,6 +72,7 @@ class Policy:
         self.head: nn.Module = head
         self.num_vocab: int = head.weight.shape[0]
         model.eval()
+        slim(base)
         self.plain_because = _share_prompts(base, max_tokens) if pack_prefixes else "packing is switched off"
         """Why prompts aren't shared within a group; None where they are."""
 

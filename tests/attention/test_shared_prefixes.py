@@ -188,7 +188,7 @@ def test_a_model_that_only_promises_to_use_the_interface_is_computed_plainly():
 def test_a_window_as_long_as_the_longest_row_hides_nothing():
     wide = tiny_policy("mistral", dtype=torch.float64, sliding_window=40, max_tokens=40)
     assert wide.packs
-    reference = tiny_model("mistral", dtype=torch.float64, sliding_window=40)
+    reference = exact_model("mistral", sliding_window=40)
     batch = make_batch([(30, [10, 4, 10])])
     logprobs, _ = naive_scores(reference, batch)
     torch.testing.assert_close(wide.score(batch, temperature=1.0).logprobs, logprobs, rtol=1e-9, atol=1e-11)
@@ -217,5 +217,5 @@ def test_ordinary_calls_of_a_policys_model_keep_working():
     ids = torch.tensor([[5, 6, 7, 8], [5, 6, 9, 2]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
     ours = policy.base(input_ids=ids, attention_mask=mask).logits
-    theirs = tiny_model(dtype=torch.float64)(input_ids=ids, attention_mask=mask).logits
+    theirs = exact_model("llama")(input_ids=ids, attention_mask=mask).logits
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)

@@ -1,0 +1,293 @@
+"""Norms, gated MLPs and adapters of a model in fewer passes over memory, with less kept for the backward.
+
+On a CPU what lies between the matrix products takes a quarter of an update, since autograd's own way
+passes over every activation once per operation and keeps most results. Modules of known shape get a
+forward of their own with its gradient written out; each is compared with the module's own forward
+before it takes its place. Weights, names and everything else about the model stay as they are.
+
+Axes: N rows (whatever the leading axes are), E features in, O features out, I inner features, r rank.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+TOLERANCE = 1e-5
+"""Of a module's largest output, by which its new forward may differ: both round in float32."""
+PROBE_ROWS = 3
+
+Forward = Callable[[Tensor], Tensor]
+
+
+def slim(model: nn.Module) -> int:
+    """Gives every module that is known its leaner forward; how many there were.
+
+    For models on a CPU in float32 or float64: elsewhere none is touched.
+    """
+    changed = 0
+    for module, candidates in list(_known(model)):
+        own = cast(Forward, module.forward)
+        size, weight = _inputs_of(module)
+        probe = torch.randn(PROBE_ROWS, size, generator=torch.Generator().manual_seed(0)).to(weight)
+        for candidate in candidates:
+            if weight.device.type == "cpu" and _agree(own, candidate, probe):
+                module.forward = partial(_for_its_precision, own, candidate, weight.dtype)
+                changed += 1
+                break
+    return changed
+
+
+def _for_its_precision(own: Forward, lean: Forward, dtype: torch.dtype, hidden: Tensor) -> Tensor:
+    """Under autocast, or in another precision than its weights', a module computes as it did."""
+    if hidden.dtype != dtype or torch.is_autocast_enabled(hidden.device.type):
+        return own(hidden)
+    return lean(hidden)
+
+
+def _agree(own: Forward, lean: Forward, probe: Tensor) -> bool:
+    with torch.no_grad():
+        expected = own(probe)
+        return bool((lean(probe) - expected).abs().max() <= TOLERANCE * expected.abs().max())
+
+
+def _known(model: nn.Module) -> Iterator[tuple[nn.Module, list[Forward]]]:
+    """Modules that look like one of the kinds, with the forwards that might be theirs."""
+    for module in model.modules():
+        if getattr(module.forward, "func", None) is _for_its_precision:
+            continue
+        if type(module).__name__.endswith("RMSNorm") and _eps(module) is not None:
+            # Gemma stores how far its weight is from 1; the comparison tells which it is.
+            yield module, [partial(_norm, module, 0.0), partial(_norm, module, 1.0)]
+        elif (activation := _activation(module)) is not None:
+            yield module, [partial(_gated_mlp, module, activation)]
+        elif isinstance(module, LoraLinear) and (adapter := _adapter(module)) is not None:
+            yield module, [partial(_adapted, adapter)]
+
+
+def _inputs_of(module: nn.Module) -> tuple[int, Tensor]:
+    """Features that the module takes, and a weight of it."""
+    place: Any = module
+    if isinstance(module, LoraLinear):
+        place = module.get_base_layer()
+    elif not hasattr(module, "weight"):
+        place = place.gate_proj
+        place = place.get_base_layer() if isinstance(place, LoraLinear) else place
+    return place.weight.shape[-1], place.weight
+
+
+# Root mean square norm (arXiv:1910.07467)
+
+
+def _eps(module: Any) -> float | None:
+    found = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    has_weight = isinstance(getattr(module, "weight", None), nn.Parameter) and module.weight.ndim == 1
+    return found if has_weight and isinstance(found, float) else None
+
+
+def _norm(module: Any, offset: float, hidden: Tensor) -> Tensor:
+    weight = module.weight + offset if offset else module.weight
+    return cast(Tensor, _Norm.apply(hidden, weight, _eps(module)))
+
+
+class _Norm(torch.autograd.Function):
+    """y = w x / rms(x), weight and all.
+
+    With s = 1 / rms(x) and g = dL/dy:
+
+        dL/dx = s w g - x s^3 <w g, x> / E
+        dL/dw = sum over rows of s x g
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+        scale = norm.square_().div_(hidden.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(hidden, weight, scale)
+        return (hidden * scale).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - the decorator hides the names
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None]:
+        hidden, weight, scale = cast(tuple[Tensor, ...], ctx.saved_tensors)
+        size = hidden.shape[-1]
+        product = (grad * hidden).reshape(-1, size)
+        of_weight = torch.mv(product.t(), scale.reshape(-1)) if ctx.needs_input_grad[1] else None
+        if not ctx.needs_input_grad[0]:
+            return None, of_weight, None
+        along = torch.mv(product, weight).view_as(scale).mul_(scale).mul_(scale).div_(-size)
+        of_hidden = torch.addcmul(grad * weight, hidden, along).mul_(scale)
+        return of_hidden, of_weight, None
+
+
+# Gated MLP (arXiv:2002.05202): down(act(gate(x)) * up(x))
+
+
+class Activation(NamedTuple):
+    """A gate's function and the gradient through it."""
+
+    forward: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]
+    """From the gradient of the result and the input to the gradient of the input."""
+
+
+SILU = Activation(F.silu, torch.ops.aten.silu_backward)
+GELU = Activation(
+    partial(F.gelu, approximate="tanh"), partial(torch.ops.aten.gelu_backward, approximate="tanh")
+)
+ACTIVATIONS = {"SiLU": SILU, "SiLUActivation": SILU, "GELUTanh": GELU, "GELUActivation": GELU}
+"""By the names of transformers' classes; what one of them really computes is compared."""
+
+
+def _activation(module: Any) -> Activation | None:
+    """Of a module of three linear layers named as in Llama; None for any other."""
+    parts = dict(module.named_children())
+    if parts.keys() != {"gate_proj", "up_proj", "down_proj", "act_fn"}:
+        return None
+    layers = [parts[name] for name in ("gate_proj", "up_proj", "down_proj")]
+    if not all(type(layer) is nn.Linear or isinstance(layer, LoraLinear) for layer in layers):
+        return None
+    return ACTIVATIONS.get(type(parts["act_fn"]).__name__)
+
+
+def _gated_mlp(module: Any, activation: Activation, hidden: Tensor) -> Tensor:
+    layers = (module.gate_proj, module.up_proj, module.down_proj)
+    if all(type(layer) is nn.Linear and layer.bias is None for layer in layers):
+        return cast(Tensor, _GatedMlp.apply(hidden, *(layer.weight for layer in layers), activation))
+    gated = _Gated.apply(module.gate_proj(hidden), module.up_proj(hidden), activation)
+    return module.down_proj(gated)
+
+
+class _Gated(torch.autograd.Function):
+    """act(gate) * up, keeping the two alone."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        ctx.activation = activation
+        return activation.forward(gate).mul_(up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, Tensor, None]:
+        gate, up = cast(tuple[Tensor, Tensor], ctx.saved_tensors)
+        of_up = ctx.activation.forward(gate).mul_(grad)
+        return ctx.activation.backward(grad * up, gate), of_up, None
+
+
+class _GatedMlp(torch.autograd.Function):
+    """The three layers as one: what enters `down` is computed again instead of kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        gate_weight: Tensor,
+        up_weight: Tensor,
+        down_weight: Tensor,
+        activation: Activation,
+    ) -> Tensor:
+        gate, up = F.linear(hidden, gate_weight), F.linear(hidden, up_weight)
+        ctx.save_for_backward(hidden, gate, up, gate_weight, up_weight, down_weight)
+        ctx.activation = activation
+        return F.linear(activation.forward(gate).mul_(up), down_weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        hidden, gate, up, gate_weight, up_weight, down_weight = cast(tuple[Tensor, ...], ctx.saved_tensors)
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        gate, up, grad = (x.reshape(-1, x.shape[-1]) for x in (gate, up, grad))
+        wants_hidden, wants_gate, wants_up, wants_down = ctx.needs_input_grad[:4]
+        activated = ctx.activation.forward(gate)
+        of_down = grad.t() @ (activated * up) if wants_down else None
+        inner = grad @ down_weight
+        of_gate = ctx.activation.backward(inner * up, gate)
+        of_up = inner.mul_(activated)
+        of_hidden = None
+        if wants_hidden:
+            of_hidden = torch.mm(of_gate, gate_weight).addmm_(of_up, up_weight).view_as(hidden)
+        return (
+            of_hidden,
+            of_gate.t() @ flat if wants_gate else None,
+            of_up.t() @ flat if wants_up else None,
+            of_down,
+            None,
+        )
+
+
+# Low-rank adapters (arXiv:2106.09685): x W^T + s (x A^T) B^T
+
+
+class _Adapter(NamedTuple):
+    layer: Any
+    name: str
+
+
+def _adapter(module: LoraLinear) -> _Adapter | None:
+    """The one plain adapter of a layer without bias; None where there is more to it."""
+    layer: Any = module
+    names = list(module.active_adapters)
+    if len(names) != 1 or list(layer.lora_A) != names or type(module.get_base_layer()) is not nn.Linear:
+        return None
+    [name] = names
+    is_plain = (
+        isinstance(layer.lora_dropout[name], nn.Identity)
+        and layer.get_base_layer().bias is None
+        and layer.lora_A[name].bias is None
+        and layer.lora_B[name].bias is None
+        and not getattr(layer, "lora_variant", {}).get(name)
+    )
+    return _Adapter(layer, name) if is_plain else None
+
+
+def _adapted(adapter: _Adapter, hidden: Tensor) -> Tensor:
+    layer, name = adapter
+    base = layer.get_base_layer().weight
+    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
+    # A fresh adapter adds nothing, and it is the reference of every run that starts with one.
+    is_idle = not torch.is_grad_enabled() and not bool(up.any())
+    if layer.disable_adapters or layer.merged or is_idle:
+        return F.linear(hidden, base)
+    return cast(Tensor, _Adapted.apply(hidden, base, down, up, float(layer.scaling[name])))
+
+
+class _Adapted(torch.autograd.Function):
+    """The frozen layer's product with the adapter's added to it in place."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, base: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        narrow = flat @ down.t()
+        ctx.save_for_backward(hidden, narrow, base, down, up)
+        ctx.scale = scale
+        out = torch.mm(flat, base.t()).addmm_(narrow, up.t(), alpha=scale)
+        return out.view(*hidden.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        hidden, narrow, base, down, up = cast(tuple[Tensor, ...], ctx.saved_tensors)
+        flat, grad = hidden.reshape(-1, hidden.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        wants_hidden, wants_base, wants_down, wants_up = ctx.needs_input_grad[:4]
+        of_narrow = (grad @ up).mul_(ctx.scale)
+        return (
+            torch.mm(grad, base).addmm_(of_narrow, down).view_as(hidden) if wants_hidden else None,
+            grad.t() @ flat if wants_base else None,
+            of_narrow.t() @ flat if wants_down else None,
+            (grad.t() @ narrow).mul_(ctx.scale) if wants_up else None,
+            None,
+        )

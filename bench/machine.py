@@ -11,8 +11,10 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from muster.engines.products import KINDS, kinds_here
+from workloads import NEW_TOKENS
 
 Item = TypeVar("Item")
 
@@ -34,6 +36,12 @@ def decode_products_s(model: nn.Module, rows: int) -> float:
     return total
 
 
+def sampling_products_s(model: PreTrainedModel, num_prompts: int, prompt_tokens: int, rows: int) -> float:
+    """Seconds of the products of sampling: each prompt once, then every further token of every row."""
+    prompts = forward_products_s(model, num_prompts * prompt_tokens, num_prompts)
+    return prompts + (NEW_TOKENS - 1) * decode_products_s(model, rows)
+
+
 def _products_s(kind: str, weights: list[Tensor], x: Tensor) -> float:
     """Seconds of one pass over the weights by this kind of product, at its best of some repeats."""
     products = [KINDS[kind](weight, None) for weight in weights]
@@ -41,33 +49,44 @@ def _products_s(kind: str, weights: list[Tensor], x: Tensor) -> float:
         return min(_pass_s(lambda product: product(x), products) for _ in range(REPEATS))
 
 
-def update_products_s(model: nn.Module, head: nn.Module, rows: int, head_rows: int) -> float:
+def forward_products_s(model: PreTrainedModel, rows: int, head_rows: int) -> float:
+    """Seconds of a forward pass's products: every layer sees `rows` rows, the head `head_rows`."""
+    return sum(
+        _of_layer(weights, _rows_of(weights, model, rows, head_rows))[0]
+        for weights in _by_shape(linear_weights(model))
+    )
+
+
+def update_products_s(model: PreTrainedModel, rows: int, head_rows: int, *, frozen: bool = False) -> float:
     """Seconds of an update's products: forward, gradient of the input, gradient of the weight.
 
-    Every layer sees `rows` rows; the head only those that predict a token that counts.
+    Every layer sees `rows` rows; the head only those that predict a token that counts. `frozen` weights
+    have no gradient.
     """
-    head_place = next(head.parameters()).data_ptr()
-    total = 0.0
-    for weights in _by_shape(linear_weights(model)):
-        is_head = weights[0].data_ptr() == head_place
-        count = head_rows if is_head else rows
-        x, gradient = torch.randn(count, weights[0].shape[1]), torch.randn(count, weights[0].shape[0])
-        few = weights[:SAMPLED]
-        seconds = (
-            _fastest(lambda w, x=x: torch.mm(x, w.t()), lambda w, x=x: torch.mm(w, x.t()), weights=few)
-            + _fastest(
-                lambda w, g=gradient: torch.mm(g, w),
-                lambda w, g=gradient: torch.mm(w.t(), g.t()),
-                weights=few,
-            )
-            + _fastest(
-                lambda _, g=gradient, x=x: torch.mm(g.t(), x),
-                lambda _, g=gradient, x=x: torch.mm(x.t(), g),
-                weights=few,
-            )
-        )
-        total += seconds * len(weights) / len(few)
-    return total
+    return sum(
+        sum(_of_layer(weights, _rows_of(weights, model, rows, head_rows))[: 2 if frozen else 3])
+        for weights in _by_shape(linear_weights(model))
+    )
+
+
+def _rows_of(weights: list[Tensor], model: PreTrainedModel, rows: int, head_rows: int) -> int:
+    head = model.get_output_embeddings()
+    assert head is not None, "the model has no head"
+    return head_rows if weights[0].data_ptr() == head.weight.data_ptr() else rows
+
+
+def _of_layer(weights: list[Tensor], rows: int) -> tuple[float, float, float]:
+    """Seconds over all these weights: forward, gradient of the input, gradient of the weight."""
+    x, gradient = torch.randn(rows, weights[0].shape[1]), torch.randn(rows, weights[0].shape[0])
+    few = weights[:SAMPLED]
+    scale = len(weights) / len(few)
+    return (
+        scale * _fastest(lambda w: torch.mm(x, w.t()), lambda w: torch.mm(w, x.t()), weights=few),
+        scale
+        * _fastest(lambda w: torch.mm(gradient, w), lambda w: torch.mm(w.t(), gradient.t()), weights=few),
+        scale
+        * _fastest(lambda _: torch.mm(gradient.t(), x), lambda _: torch.mm(x.t(), gradient), weights=few),
+    )
 
 
 def linear_weights(model: nn.Module) -> list[Tensor]:

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from keeping import Data, Settings, save, say
-from machine import decode_products_s
+from machine import sampling_products_s
 from muster import pretrained
 from muster.runstate import Run
 from muster_side import prompts_of, sample, session
@@ -62,7 +62,8 @@ def _case(case: Case, run: Run, model: PreTrainedModel, rounds: int) -> Data:
     for number in range(1, rounds + 1):
         for name, way in ways.items():
             rates[name].append(case.rows * NEW_TOKENS / _seconds(way))
-        rates["products"].append(case.rows / decode_products_s(model, case.rows))
+        alone = sampling_products_s(model, NUM_PROMPTS, case.prompt_tokens, case.rows)
+        rates["products"].append(case.rows * NEW_TOKENS / alone)
         last = ", ".join(f"{name} {values[-1]:.0f}" for name, values in rates.items())
         say(f"sampling {case.name}, round {number}/{rounds}: {last} tokens/s")
     return {"prompt_tokens": case.prompt_tokens, "rows": case.rows, "tokens_per_s": rates}

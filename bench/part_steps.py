@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from keeping import Data, Settings, load, save, say
-from muster.pretrained import load_tokenizer
+from machine import forward_products_s, sampling_products_s, update_products_s
+from muster.pretrained import load_model, load_tokenizer
 from talking import Reply, Worker
 from workloads import NEW_TOKENS, WORKLOADS, Job, Workload, exact_prompts, write_prompts
 
@@ -44,6 +47,8 @@ def _workload(workload: Workload, settings: Settings) -> Data:
     finally:
         for worker in workers.values():
             worker.close()
+    alone = _products_s(settings.model, job, workload.prompt_tokens)
+    say(f"steps {workload.name}: its products alone {sum(alone.values()):.1f} s")
     return {
         "rows": job.rows,
         "prompt_tokens": workload.prompt_tokens,
@@ -53,6 +58,24 @@ def _workload(workload: Workload, settings: Settings) -> Data:
         "seconds": {side: [reply["seconds"] for reply in replies] for side, replies in told.items()},
         "peak_bytes": {side: replies[-1]["peak_bytes"] for side, replies in told.items()},
         "muster_phases": [reply["phases"] for reply in told["muster"]],
+        "products_s": alone,
+    }
+
+
+def _products_s(path: str, job: Job, prompt_tokens: int) -> dict[str, float]:
+    """By phase, seconds of a step's matrix products alone, each prompt computed once per group.
+
+    With an adapter the frozen weights have no gradient; its own products are left out.
+    """
+    model = load_model(path, dtype=torch.float32)
+    rows = prompt_tokens + job.group_size * (NEW_TOKENS - 1)
+    head_rows = job.group_size * NEW_TOKENS
+    forward = job.num_prompts * forward_products_s(model, rows, head_rows)
+    whole = job.num_prompts * update_products_s(model, rows, head_rows, frozen=bool(job.lora_rank))
+    return {
+        "sample": sampling_products_s(model, job.num_prompts, prompt_tokens, job.rows),
+        "reference": forward if job.kl_coef else 0.0,
+        "update": whole,
     }
 
 

@@ -54,7 +54,7 @@ def _case(packed: Policy, objective: Objective, batch: Batch, rounds: int, setti
             if number:
                 seconds[name].append(took)
         if number:
-            products = update_products_s(packed.base, packed.head, body_rows, head_rows)
+            products = update_products_s(packed.base, body_rows, head_rows)
             seconds["products"].append(products)
             last = ", ".join(f"{name} {values[-1]:.2f} s" for name, values in seconds.items())
             say(f"update prompt {prompt}, round {number}/{rounds}: {last}")

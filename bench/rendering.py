@@ -124,6 +124,7 @@ def _steps(data: Data) -> str:
             )
         )
     phases = [(TITLES[name], _split(case["muster_phases"])) for name, case in cases.items()]
+    bounds = [(TITLES[name], *_bound(case)) for name, case in cases.items() if "products_s" in case]
     return "\n\n".join(
         (
             "## Seconds of a step",
@@ -133,8 +134,20 @@ def _steps(data: Data) -> str:
             table(HEAD, memory),
             "## Where the remaining time goes: phases",
             table(("step of Muster", "share of its seconds"), phases),
+            "The matrix products of a step alone, each prompt once per group, at the fastest that this "
+            "machine does them: no step in float32 takes less, and no ratio is above the last column.",
+            table(("step", "sampling", "reference", "update", "all", "of Muster's step", "bound"), bounds),
         )
     )
+
+
+def _bound(case: Data) -> list[str]:
+    """Seconds of the products by phase, their share of Muster's step, and TRL's step over them."""
+    alone = case["products_s"]
+    whole = sum(alone.values())
+    ours, theirs = (figure(case["seconds"][side]).median for side in ("muster", "trl"))
+    seconds = [f"{rounded(value, 2)} s" for value in (*alone.values(), whole)]
+    return [*seconds, f"{whole / ours:.0%}", rounded(theirs / whole)]
 
 
 def _split(rounds: list[dict[str, float]]) -> str:

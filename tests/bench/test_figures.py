@@ -48,6 +48,7 @@ def steps(muster, trl):
             "seconds": {"muster": muster, "trl": trl},
             "peak_bytes": {"muster": 3_000_000_000, "trl": 9_000_000_000},
             "muster_phases": [{"sample": 3.0, "backward": 1.0}, {"sample": 3.0, "backward": 1.0}],
+            "products_s": {"sample": 3.0, "reference": 2.0, "update": 7.0},
         }
     }
 
@@ -57,6 +58,7 @@ def test_the_page_says_how_many_times_as_fast_and_how_much_of_the_memory():
     assert "| 22.5 (20.0 to 25.0) s | TRL 60.0 (60.0 to 60.0) s | 2.67 (2.40 to 3.00) times as fast |" in page
     assert "| 3.0 GB | TRL 9.0 GB | 0.333 of it |" in page
     assert "sample 75%, backward 25%" in page
+    assert "| 3.0 s | 2.0 s | 7.0 s | 12 s | 53% | 5.00 |" in page
 
 
 def test_a_side_that_is_slower_is_said_to_be():

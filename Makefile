@@ -7,12 +7,13 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench vllm clean
+.PHONY: help demo test check torture format bench vllm clean
 
 help:
 	@echo "make demo     fine-tune the embedded model on JSON extraction, on the CPU"
 	@echo "make test     the tests, without the slow ones and those for a GPU"
 	@echo "make check    format, lint, types, import contracts, budgets"
+	@echo "make torture  kill runs everywhere, resume them, compare (hours; see docs/resume.md)"
 	@echo "make format   format and fix what can be fixed"
 	@echo "make bench    measure against TRL, in an environment of its own (about an hour; see docs/benchmarks.md)"
 	@echo "make vllm     an environment for the one part of the bench that needs vLLM"
@@ -30,6 +31,10 @@ check: $(READY)
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/project
+
+# Options: make torture TORTURE="--random 10 --stride 7"
+torture: $(READY)
+	cd tests && ../$(BIN)/python torture.py $(TORTURE)
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -7,27 +7,32 @@
       state.json               counters: step, updates, prompts drawn, versions, budget
       manifest.json            size and SHA-256 of each file; written last
 
-A folder without a manifest, or that differs from it, is not a checkpoint.
+A folder without a manifest, or that differs from it, is not a checkpoint. Checkpoints are taken between
+steps only, so that no rollout in one is half used.
 """
 
+import contextlib
 import hashlib
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
 from muster.errors import CheckpointError
-from muster.files import publish_folder, write_atomic
+from muster.files import need_room, remove, staged, write_atomic, write_by
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _NEEDED = {"weights.safetensors", "optimizer.safetensors", "state.json"}
+_HEADER_BYTES = 200
+"""What a tensor's name and shape, and the small files, take at most in a checkpoint, per tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,48 +85,90 @@ def put_weights(params: Mapping[str, Tensor], weights: Mapping[str, Tensor], sou
             param.copy_(weights[name])
 
 
-def save(folder: Path, step: int, checkpoint: Checkpoint, keep: int) -> Path:
-    """Writes `folder/000050`, then removes the older ones that `keep` newer ones stand in for; 0 keeps all.
+def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
+    """Writes `folder/000050`, which appears whole or not at all; raises DiskFullError before it begins.
 
-    A checkpoint appears whole or not at all; older ones go only after it stands.
+    A checkpoint of the same step gives way to the new one.
     """
-    staging = folder / f".{step:06d}.partial"
     final = folder / f"{step:06d}"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    try:
+    _refuse_non_finite(checkpoint)
+    need_room(final, num_bytes(checkpoint))
+    with staged(final) as staging:
         _write(staging, step, checkpoint)
-        publish_folder(staging, final)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    if keep:
-        for old in _needless(folder, step, keep):
-            shutil.rmtree(old, ignore_errors=True)
     return final
 
 
-def _write(folder: Path, step: int, checkpoint: Checkpoint) -> None:
+def num_bytes(checkpoint: Checkpoint) -> int:
+    """What the checkpoint takes on disk, at most."""
+    return sum(_tensor_bytes(tensors) for tensors in _parts(checkpoint).values()) + len(_state(checkpoint))
+
+
+def _parts(checkpoint: Checkpoint) -> dict[str, Mapping[str, Tensor]]:
+    """The tensors by the name of their file."""
     parts = {"weights": checkpoint.weights, "optimizer": checkpoint.optimizer, "old": checkpoint.old}
-    for name, tensors in parts.items():
-        if tensors is not None:
-            _refuse_non_finite(name, tensors)
-            contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-            save_file(contiguous, folder / f"{name}.safetensors")
-    write_atomic(folder / "state.json", json.dumps(dict(checkpoint.state), allow_nan=False).encode())
+    return {name: tensors for name, tensors in parts.items() if tensors is not None}
+
+
+def _state(checkpoint: Checkpoint) -> bytes:
+    return json.dumps(dict(checkpoint.state), allow_nan=False).encode()
+
+
+def _tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Size of the file that holds the tensors, at most."""
+    names = sum(len(name) + _HEADER_BYTES for name in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + names
+
+
+def _write(folder: Path, step: int, checkpoint: Checkpoint) -> None:
+    for name, tensors in _parts(checkpoint).items():
+        contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        path = folder / f"{name}.safetensors"
+        write_by(partial(save_file, contiguous), path, _tensor_bytes(contiguous))
+    write_atomic(folder / "state.json", _state(checkpoint))
     files = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     manifest = {"format": FORMAT, "step": step, "files": files}
     write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
-def _needless(folder: Path, step: int, keep: int) -> list[Path]:
-    """Checkpoints before this one that `keep` newer ones, this one included, stand in for.
+def retire(folder: Path, step: int, keep: int, spared: Collection[int] = ()) -> list[str]:
+    """Removes checkpoints up to this step that `keep` newer ones stand in for; what could not be, and why.
 
-    Damaged ones stand in for nothing, and whatever isn't a checkpoint is left alone. Hashes would
-    cost a read of everything that is kept, so here sizes say what is whole.
+    The `spared` steps stay beside those that are kept. Damaged ones stand in for nothing, and whatever
+    isn't a checkpoint, or holds a file that none has, is left alone.
     """
-    earlier = [path for path in reversed(_numbered(folder)) if int(path.name) < step]
+    failed = []
+    for path in _needless(folder, step, keep):
+        if int(path.name) not in spared:
+            try:
+                remove(path)
+            except OSError as error:
+                failed.append(f"checkpoint {path.name} could not be removed: {error}")
+    return failed
+
+
+def _needless(folder: Path, step: int, keep: int) -> list[Path]:
+    """Checkpoints up to this step that `keep` newer ones among them stand in for; 0 keeps all.
+
+    Hashes would cost a read of everything that is kept, so here sizes say what is whole.
+    """
+    earlier = [path for path in reversed(_numbered(folder)) if int(path.name) <= step]
     whole = [path for path in earlier if damage(path, hashes=False) is None]
-    return whole[keep - 1 :]
+    return [path for path in whole[keep:] if _holds_nothing_else(path)] if keep else []
+
+
+def _holds_nothing_else(path: Path) -> bool:
+    """No file lies in a whole checkpoint but its own."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
+        own = {MANIFEST, *json.loads((path / MANIFEST).read_bytes())["files"]}
+        return {file.name for file in path.iterdir()} == own
+    return False
+
+
+def best(folder: Path, held_out: Mapping[int, float]) -> Path | None:
+    """The whole checkpoint of the highest held-out reward, by step; of equal ones the first."""
+    measured = [path for path in _numbered(folder) if int(path.name) in held_out]
+    whole = [path for path in measured if damage(path, hashes=False) is None]
+    return max(whole, key=lambda path: (held_out[int(path.name)], -int(path.name)), default=None)
 
 
 def find(folder: Path) -> tuple[Path | None, list[str]]:
@@ -169,21 +216,33 @@ def _change(path: Path, expected: Mapping[str, object], hashes: bool) -> str | N
 def load(path: Path, device: torch.device) -> Checkpoint:
     """Reads a checkpoint that `find` or `damage` called whole."""
     old = path / "old.safetensors"
-    return Checkpoint(
-        weights=load_file(path / "weights.safetensors", device=str(device)),
-        optimizer=load_file(path / "optimizer.safetensors"),
-        old=load_file(old, device=str(device)) if old.exists() else None,
-        state=json.loads((path / "state.json").read_bytes()),
-    )
+    try:
+        return Checkpoint(
+            weights=load_file(path / "weights.safetensors", device=str(device)),
+            optimizer=load_file(path / "optimizer.safetensors"),
+            old=load_file(old, device=str(device)) if old.exists() else None,
+            state=_object(json.loads((path / "state.json").read_bytes())),
+        )
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} can't be read: {error}. Remove the folder, so that a resume takes the one before."
+        ) from error
 
 
-def _refuse_non_finite(name: str, tensors: Mapping[str, Tensor]) -> None:
-    for key, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(
-                f"{key} in {name} holds values that are not finite; nothing was saved, and the "
-                "checkpoints before it are untouched. Lower optim.lr or resume from one of them."
-            )
+def _object(state: object) -> dict[str, object]:
+    if not isinstance(state, dict):
+        raise ValueError(f"state.json holds {type(state).__name__} instead of an object")
+    return state
+
+
+def _refuse_non_finite(checkpoint: Checkpoint) -> None:
+    for name, tensors in _parts(checkpoint).items():
+        for key, tensor in tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise CheckpointError(
+                    f"{key} in {name} holds values that are not finite; nothing was saved, and the "
+                    "checkpoints before it are untouched. Lower optim.lr or resume from one of them."
+                )
 
 
 def _numbered(folder: Path) -> list[Path]:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from gguf import GGUFReader
-from safetensors import SafetensorError
 from tokenizers import pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -26,7 +25,7 @@ from transformers import (
 )
 
 from muster.errors import ModelError
-from muster.files import make_folder, publish_folder, remove
+from muster.files import make_folder, publish_folder, remove, write_by
 from muster.quiet import quiet
 
 FORMAT = 2
@@ -60,7 +59,7 @@ def converted(gguf: Path, say: Callable[[str], None]) -> Path:
     say(f"converting {gguf.name} once, about half a minute for a small model")
     try:
         _convert_into(gguf, final)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise ModelError(
             f"the converted {gguf.name} can't be written to {final.parent}: {error}. "
             "Set the environment variable MUSTER_CACHE to a folder that can be written and has room."
@@ -90,8 +89,8 @@ def _convert_into(gguf: Path, final: Path) -> None:
         staging = Path(work) / "model"
         model, tokenizer = _read(_alone(gguf, Path(work) / "source"), gguf)
         with quiet():
-            model.save_pretrained(staging)
-            tokenizer.save_pretrained(staging)
+            write_by(model.save_pretrained, staging)
+            write_by(tokenizer.save_pretrained, staging)
         try:
             if not final.is_dir():
                 publish_folder(staging, final)

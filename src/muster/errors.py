@@ -7,7 +7,8 @@ MusterError
 ├── EngineError      (RuntimeError)  sampling failed, or the sampler is not the trainer's policy
 ├── ModelError       (RuntimeError)  a model can't be loaded, adapted or verified
 ├── TrainingError    (RuntimeError)  the update can't go on (non-finite gradients in a row)
-└── CheckpointError  (RuntimeError)  a checkpoint or an export can't be written, found or trusted
+├── CheckpointError  (RuntimeError)  a checkpoint or an export can't be written, found or trusted
+└── DiskFullError    (OSError)       a file has no room; gives the bytes needed and free
 
 Each message says what was wrong, the value, where, and what to do.
 """
@@ -43,3 +44,7 @@ class TrainingError(MusterError, RuntimeError):
 
 class CheckpointError(MusterError, RuntimeError):
     """A checkpoint or an export can't be written, found or trusted."""
+
+
+class DiskFullError(MusterError, OSError):
+    """A file has no room on its disk."""

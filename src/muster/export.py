@@ -1,7 +1,6 @@
 """The trained model on disk: an adapter folder or full weights, read back and compared before it counts."""
 
 import copy
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel
 from muster import pretrained
 from muster.config import Config, to_toml
 from muster.errors import CheckpointError
-from muster.files import publish_folder
+from muster.files import need_room, staged, write_atomic, write_by
 from muster.policy import Policy
 from muster.quiet import quiet
 
@@ -35,31 +34,35 @@ def export_model(
     An adapter is written as peft writes it, or merged into full weights with `merge`. Returns the
     largest difference in nats; raises CheckpointError where it is above the tolerance.
     """
-    staging = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    try:
-        model = _merged(policy.model) if merge and isinstance(policy.model, PeftModel) else policy.model
+    model = _merged(policy.model) if merge and isinstance(policy.model, PeftModel) else policy.model
+    with staged(folder) as staging:
         _write(model, policy, staging)
-        (staging / "README.md").write_text(card, encoding="utf-8")
+        write_atomic(staging / "README.md", card.encode())
         difference = _read_back(policy, staging, probes, base_path)
         if not difference <= TOLERANCE:
             raise CheckpointError(
                 f"the exported model's logprobs differ by {difference:.3g} nats from the trained policy's "
                 f"(at most {TOLERANCE} is rounding). {folder} was not written; the checkpoints are whole."
             )
-        publish_folder(staging, folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return difference
 
 
 def _write(model: PreTrainedModel | PeftModel, policy: Policy, staging: Path) -> None:
+    """Lets the libraries write, each in the formats that it reads again."""
+    needed = sum(param.numel() * param.element_size() for param in _written(model))
+    need_room(staging, needed)
+    parts = [model, policy.tokenizer]
+    if not isinstance(model, PeftModel) and policy.base.generation_config is not None:
+        parts.append(policy.base.generation_config)
     with quiet():
-        model.save_pretrained(str(staging), safe_serialization=True)
-        policy.tokenizer.save_pretrained(str(staging))
-        if not isinstance(model, PeftModel) and policy.base.generation_config is not None:
-            policy.base.generation_config.save_pretrained(str(staging))
+        for part in parts:
+            write_by(part.save_pretrained, staging, needed)
+
+
+def _written(model: PreTrainedModel | PeftModel) -> list[nn.Parameter]:
+    """The parameters that go to disk: of an adapter, those that are trained."""
+    is_adapter = isinstance(model, PeftModel)
+    return [param for param in model.parameters() if param.requires_grad or not is_adapter]
 
 
 def _merged(adapted: PeftModel) -> PreTrainedModel:

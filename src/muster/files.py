@@ -1,18 +1,28 @@
 """The file layer: whatever Muster must not lose is written through these few functions.
 
 A file is whole or absent, never torn: write beside, flush to disk, rename, flush the folder. A line
-that is appended is on disk when the call returns; a crash loses at most the last one. Every operation
-is announced to a watcher before it is done, so that a test can fail it, or kill the process, at any of them.
+that is appended is on disk when the call returns; a crash loses at most the last one. What a library
+writes goes into a staging folder that is published whole. Every operation is announced to a watcher before
+it is done, so that a test can fail it, or kill the process, at any of them. A disk that has no room is
+a DiskFullError, which gives the bytes needed and free.
 """
 
 import contextlib
+import errno
 import os
+import re
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from muster.errors import DiskFullError
+
 Kind = Literal["make", "write", "sync", "replace", "remove"]
+
+_NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_LEFTOVER = re.compile(r"\..+\.(\d+\.tmp|partial)")
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 class Operation(NamedTuple):
@@ -42,43 +52,97 @@ def _announce(kind: Kind, path: Path) -> None:
         watcher(Operation(kind, path))
 
 
+def free_bytes(place: Path) -> int:
+    """What the disk that holds the path, or will, has left for this user."""
+    there = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
+    return shutil.disk_usage(there).free
+
+
+def need_room(place: Path, needed: int) -> None:
+    """Raises DiskFullError where fewer bytes than that are free."""
+    if free_bytes(place) < needed:
+        raise _disk_full(place, needed)
+
+
+def _disk_full(place: Path, needed: int) -> DiskFullError:
+    try:
+        free = f"{free_bytes(place):,} bytes are free"
+    except OSError as error:
+        free = f"how many are free can't be told ({error.strerror})"
+    wanted = f"it needs {needed:,} bytes and " if needed else ""
+    return DiskFullError(
+        f"{place} can't be written, the disk is full: {wanted}{free}. Free some space there."
+    )
+
+
+@contextlib.contextmanager
+def _told_of_room(place: Path, needed: int) -> Generator[None]:
+    """Gives a full disk's error the bytes needed and free, and a library's error its errno."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise _disk_full(place, needed) from error
+        raise
+    except Exception as error:
+        # Rust's libraries (safetensors, tokenizers) have exceptions of their own for the system's errors.
+        found = _SYSTEM_ERROR.search(str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        if number in _NO_ROOM:
+            raise _disk_full(place, needed) from error
+        raise OSError(number, os.strerror(number), str(place)) from error
+
+
 def temporary_for(path: Path) -> Path:
     """Where the content of `path` is written first: in the same folder, told apart by process."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
+def leftovers(folder: Path) -> Iterator[Path]:
+    """What a process that was killed left of files and folders it was about to publish."""
+    if folder.is_dir():
+        yield from (path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name))
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Puts `data` at `path`: afterwards, or after a crash, the old content or the new is there whole."""
     temporary = temporary_for(path)
-    try:
-        _announce("write", temporary)
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            _announce("sync", temporary)
-            os.fsync(file.fileno())
-        _replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with _told_of_room(path, len(data)):
+        try:
+            _announce("write", temporary)
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                _announce("sync", temporary)
+                os.fsync(file.fileno())
+            _replace(temporary, path)
+        except BaseException:
+            discard(temporary)
+            raise
 
 
 def append_line(path: Path, line: bytes) -> None:
     """Adds one line to the file, on disk when this returns; a failed write leaves no part of it."""
     if b"\n" in line:
         raise AssertionError("a line holds no line break")
-    with path.open("ab", buffering=0) as file:
-        size = file.seek(0, os.SEEK_END)
-        try:
-            _announce("write", path)
-            _write_all(file.fileno(), line + b"\n")
-        except BaseException:
-            # Half a line would swallow the next one.
-            with contextlib.suppress(OSError):
-                file.truncate(size)
-            raise
-        _announce("sync", path)
-        os.fsync(file.fileno())
+    is_new = not path.exists()
+    with _told_of_room(path, len(line) + 1):
+        _announce("write", path)
+        with path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                _write_all(file.fileno(), line + b"\n")
+                _announce("sync", path)
+                os.fsync(file.fileno())
+            except BaseException:
+                # Half a line would swallow the next one, and one that is not on disk was not written.
+                with contextlib.suppress(OSError):
+                    file.truncate(size)
+                raise
+        if is_new:
+            _sync(path.parent)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -97,18 +161,46 @@ def complete_lines(path: Path) -> list[bytes]:
     return data.split(b"\n")[:-1]
 
 
+@contextlib.contextmanager
+def staged(final: Path) -> Generator[Path]:
+    """A folder to write into that is published as `final` when the block ends, or is gone again.
+
+    Readers find `final` whole or not at all, whatever library wrote it.
+    """
+    staging = final.with_name(f".{final.name}.partial")
+    discard(staging)
+    try:
+        make_folder(staging)
+        yield staging
+        publish_folder(staging, final)
+    finally:
+        discard(staging)
+
+
+def write_by(write: Callable[[Path], object], path: Path, needed: int = 0) -> None:
+    """Lets a library write a file or a folder of a staging folder, `needed` bytes of it.
+
+    Its failures come out as those of this layer.
+    """
+    with _told_of_room(path, needed):
+        _announce("write", path)
+        write(path)
+
+
 def publish_folder(staging: Path, final: Path) -> None:
     """Renames `staging` to `final` once all that is in it is on disk; a `final` of before gives way."""
-    for path in sorted(staging.rglob("*")):
-        _sync(path)
-    _sync(staging)
-    if not final.exists():
+    with _told_of_room(final, 0):
+        for path in sorted(staging.rglob("*")):
+            _sync(path)
+        _sync(staging)
+        if not final.exists():
+            _replace(staging, final)
+            return
+        old = temporary_for(final)
+        discard(old)
+        _replace(final, old)
         _replace(staging, final)
-        return
-    old = temporary_for(final)
-    _replace(final, old)
-    _replace(staging, final)
-    remove(old)
+        discard(old)
 
 
 def make_folder(path: Path) -> None:
@@ -117,20 +209,38 @@ def make_folder(path: Path) -> None:
         return
     if path.parent != path:
         make_folder(path.parent)
-    _announce("make", path)
-    path.mkdir(exist_ok=True)
-    _sync(path.parent)
+    with _told_of_room(path, 0):
+        _announce("make", path)
+        path.mkdir(exist_ok=True)
+        _sync(path.parent)
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all that is in it; fine where there is none."""
-    _announce("remove", path)
+    """Removes a file, or a folder with all that is in it; fine where there is none.
+
+    A folder is renamed first, so that a crash on the way leaves no part of it under its name.
+    """
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        aside = path if _LEFTOVER.fullmatch(path.name) else temporary_for(path)
+        if aside != path:
+            discard(aside)
+            _replace(path, aside)
+        _announce("remove", aside)
+        shutil.rmtree(aside)
     else:
+        _announce("remove", path)
         path.unlink(missing_ok=True)
     if path.parent.is_dir():
         _sync(path.parent)
+
+
+def discard(path: Path) -> None:
+    """Removes what was never published; where that fails it stays, to be removed another time."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _replace(source: Path, target: Path) -> None:

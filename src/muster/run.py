@@ -1,29 +1,26 @@
 """A configuration driven to its end: objects, loop, store, checkpoints, and the exported model."""
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from muster import checkpoint
 from muster.assemble import Materials, Say, assemble, load_policy, prepare
 from muster.clock import Progress, unwatched
-from muster.config import Config, load, result_changing_differences, to_toml
-from muster.engines.local import LocalEngine
-from muster.engines.products import restored
-from muster.errors import CheckpointError, ConfigError
+from muster.config import Config, fingerprints, minutes_of, to_toml
 from muster.export import export_model, model_card
-from muster.history import History
+from muster.keeping import Keeper, Schedule, standing
 from muster.loop import train
-from muster.optimizer import optimizer_order
 from muster.records import StepReport
+from muster.resuming import TakenUp, go_on, taken_up
 from muster.rewards import isolations
 from muster.runstate import Run
 from muster.selfcheck import self_check
-from muster.store import RunStore, collect_meta, read_meta, read_metrics
+from muster.snapshot import products, restore
+from muster.store import RunStore, collect_meta, read_metrics
 from muster.tracing import traced
 
 TOLERANCE = 1e-3
@@ -33,9 +30,6 @@ TOLERANCE_LOW_PRECISION = 0.25
 
 TRACE = "trace.json"
 """File of the run folder that a profile goes to."""
-
-COUNTERS = ("step", "updates", "drawn", "num_tokens", "version", "old_version", "skipped_in_a_row")
-"""Numbers of a run's state that a checkpoint holds."""
 
 
 def _unsaid(text: str) -> None:
@@ -69,20 +63,20 @@ def run(
     """
     told = watchers or Watchers()
     folder = folder_of(config)
-    found = _find_checkpoint(folder, config, told.say) if resume else None
-    if config.run.threads is not None:
-        torch.set_num_threads(config.run.threads)
-    told.progress("load", 0, 0)
-    materials = prepare(config, told.say, rewards)
-    with (
-        closing(materials.grader),
-        _open(folder, materials, resume, found) as store,
-        _failures_noted(store),
-    ):
+    with ExitStack() as stack:
+        taken = stack.enter_context(taken_up(folder, config, told.say)) if resume else None
+        if config.run.threads is not None:
+            torch.set_num_threads(config.run.threads)
+        told.progress("load", 0, 0)
+        materials = prepare(config, told.say, rewards)
+        stack.enter_context(closing(materials.grader))
+        store = _open(folder, materials, taken)
+        stack.enter_context(closing(store))
+        stack.enter_context(_failures_noted(store, told.say))
         policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
         session = assemble(materials, policy, told.progress)
-        if found is not None:
-            _restore(session, found)
+        if taken and taken.checkpoint:
+            restore(session, taken.checkpoint)
         told.progress("check", 0, 0)
         _check(session, config, store, told.say)
         yield from _drive(session, config, store, told, profile)
@@ -91,12 +85,15 @@ def run(
 
 
 @contextmanager
-def _failures_noted(store: RunStore) -> Generator[None]:
-    """Writes why a run ended early into its events, then lets the error go on."""
+def _failures_noted(store: RunStore, say: Say) -> Generator[None]:
+    """Writes why a run ended early into its events, and says what stands; then lets the error go on."""
     try:
         yield
     except Exception as error:
-        store.append_event("failure", error=type(error).__name__, text=str(error))
+        # A disk that is full, or gone, takes no event either: what is wrong is the first error.
+        with suppress(OSError):
+            store.append_event("failure", error=type(error).__name__, text=str(error))
+            say(standing(store.folder / "checkpoints"))
         raise
 
 
@@ -105,32 +102,15 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.dir) / (config.run.name or "run")
 
 
-def _find_checkpoint(folder: Path, config: Config, say: Say) -> Path | None:
-    """The checkpoint to go on from; None where the run ended before its first one."""
-    if not folder.exists():
-        raise ConfigError(f"{folder} is not there, so there is nothing to resume. Start it without --resume.")
-    read_meta(folder)
-    if differences := result_changing_differences(load(folder / "config.toml"), config):
-        raise ConfigError(
-            f"{folder} was started under other settings, so going on would make it another run:\n  "
-            + "\n  ".join(differences)
-            + "\nSet them back, or give the new run a name of its own with --run.name."
-        )
-    found, skipped = checkpoint.find(folder / "checkpoints")
-    for reason in skipped:
-        say(f"passed over checkpoint {reason}")
-    say(f"going on from {found}" if found else f"{folder} has no whole checkpoint: starting over")
-    return found
-
-
-def _open(folder: Path, materials: Materials, resume: bool, found: Path | None) -> RunStore:
-    if resume:
-        return RunStore.open_for_resume(folder, int(found.name) if found else -1)
+def _open(folder: Path, materials: Materials, taken: TakenUp | None) -> RunStore:
     meta = collect_meta(sys.argv) | {
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "isolation": isolations(materials.grader.rewards),
+        "inputs": fingerprints(materials.config),
     }
+    if taken is not None:
+        return go_on(taken, materials.config, meta)
     return RunStore.create(folder, to_toml(materials.config), meta)
 
 
@@ -143,7 +123,7 @@ def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:
         self_check=numbers,
         budget_tokens=session.budget.tokens,
         shares_prompts=session.policy.packs,
-        products=_products(session),
+        products=products(session),
     )
     shown = ", ".join(
         f"{name.replace('_', ' ')} {value:.1e}" for name, value in numbers.items() if value is not None
@@ -180,89 +160,36 @@ def _drive(
 def _keep(
     reports: Iterable[StepReport], session: Run, config: Config, store: RunStore, told: Watchers
 ) -> Iterator[StepReport]:
+    keeper = Keeper(session, store, schedule_of(config), told.say)
     for report in reports:
         with session.clock.phase("write"):
             store.append_step(report)
         step = report.step
-        is_last = step >= session.plan.num_steps
-        stops = not is_last and told.should_stop()
-        every = config.run.save_every
-        if step and (is_last or stops or (every and step % every == 0)):
-            with session.clock.phase("save"):
-                save(session, store.folder, config.run.keep)
+        stops = step < session.plan.num_steps and told.should_stop()
+        is_saved = keeper.after(report, is_asked=stops)
         yield report
         if stops:
             store.append_event("stopped", step=step)
-            saved = "the checkpoint is whole. Go on with --resume." if step else "nothing was trained yet."
-            told.say(f"stopped after step {step}; {saved}")
+            told.say(f"stopped after step {step}; {_what_stands(step, is_saved, keeper)}")
             return
 
 
-def save(session: Run, folder: Path, keep: int) -> Path:
-    """Writes a checkpoint of the run as it is between two steps."""
-    state = session.state
-    names = optimizer_order(session.policy)
-    return checkpoint.save(
-        folder / "checkpoints",
-        state.step,
-        checkpoint.Checkpoint(
-            weights={name: param.detach() for name, param in session.policy.trainable()},
-            optimizer=checkpoint.optimizer_tensors(session.optimizer, names),
-            old=state.old,
-            state={
-                **{name: getattr(state, name) for name in COUNTERS},
-                "history": state.history.to_plain(),
-                "budget_tokens": session.budget.tokens,
-                "threads": torch.get_num_threads(),
-                "products": _products(session),
-            },
-        ),
-        keep,
+def _what_stands(step: int, is_saved: bool, keeper: Keeper) -> str:
+    if is_saved:
+        return "the checkpoint is whole. Go on with --resume."
+    return f"it could not be saved. {standing(keeper.folder)}" if step else "nothing was trained yet."
+
+
+def schedule_of(config: Config) -> Schedule:
+    """When the configuration wants the run saved."""
+    every = config.run.save_every
+    minutes = minutes_of(every)
+    return Schedule(
+        every_steps=every if isinstance(every, int) else 0,
+        every_s=60 * minutes if minutes else None,
+        keep=config.run.keep,
+        goes_on_when_full=config.run.on_full_disk == "go_on",
     )
-
-
-def _products(session: Run) -> dict[str, object] | None:
-    """How the engine computes, where that was chosen at start: each way rounds differently."""
-    engine = session.collector.engine
-    return engine.choice._asdict() if isinstance(engine, LocalEngine) else None
-
-
-def _restore(session: Run, path: Path) -> None:
-    """Puts weights, optimizer, sampler and counters back as they were after the checkpoint's step."""
-    saved = checkpoint.load(path, session.policy.device)
-    checkpoint.put_weights(dict(session.policy.trainable()), saved.weights, path)
-    checkpoint.load_optimizer(session.optimizer, optimizer_order(session.policy), saved.optimizer)
-    state, numbers = session.state, saved.state
-    for name in COUNTERS:
-        setattr(state, name, _whole(numbers, name))
-    state.history = _history(numbers)
-    session.budget.tokens = _whole(numbers, "budget_tokens")
-    # Sums are cut by threads: with another number of them the last bits would differ.
-    torch.set_num_threads(_whole(numbers, "threads"))
-    if isinstance(session.collector.engine, LocalEngine):
-        session.collector.engine.choice = restored(numbers.get("products"))
-    state.old = dict(saved.old) if saved.old is not None else None
-    weights = state.old.items() if state.old is not None else session.policy.trainable()
-    session.collector.engine.load_weights(weights, state.old_version)
-
-
-def _whole(numbers: object, name: str) -> int:
-    value = numbers.get(name) if isinstance(numbers, dict) else None
-    if not isinstance(value, int):
-        raise CheckpointError(
-            f"state.json of the checkpoint holds {name} = {value!r} instead of a whole number"
-        )
-    return value
-
-
-def _history(numbers: Mapping[str, object]) -> History:
-    """That of the checkpoint; a new one where it is from before there was any."""
-    try:
-        return History.from_plain(numbers["history"]) if "history" in numbers else History()
-    except ValueError as error:
-        raise CheckpointError(
-            f"the history in state.json of the checkpoint can't be read: {error}"
-        ) from error
 
 
 def _finish(session: Run, materials: Materials, store: RunStore, told: Watchers) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from muster.config import (
     Config,
+    compare,
     fields,
     from_mapping,
     is_name,
     load,
-    result_changing_differences,
     reward_names,
     to_toml,
 )
@@ -288,17 +288,17 @@ def test_only_what_changes_results_hinders_a_resume():
             "reward.time_limit_s": "5",
         },
     )
-    assert result_changing_differences(old, same) == []
+    assert not compare(old, same).changing
     other = load(None, {**FLAGS, "optim.lr": "2e-6", "model.lora": "{}", "algo.kl": "k2"})
-    lines = result_changing_differences(old, other)
-    assert lines[:2] == ['algo.kl was absent and is "k2"', "optim.lr was 1e-06 and is 2e-06"]
+    lines = compare(old, other).changing
+    assert lines[:2] == ('algo.kl was absent and is "k2"', "optim.lr was 1e-06 and is 2e-06")
     assert lines[2] == "model.lora.rank was absent and is 32"
 
 
 def test_a_falling_schedule_forbids_another_length():
     flags = {**FLAGS, "optim.schedule": "linear"}
     longer = load(None, {**flags, "run.steps": "200"})
-    assert result_changing_differences(load(None, flags), longer) == ["run.steps was 100 and is 200"]
+    assert compare(load(None, flags), longer).changing == ("run.steps was 100 and is 200",)
 
 
 def test_the_configuration_is_free_of_torch():

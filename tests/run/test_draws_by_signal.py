@@ -114,7 +114,7 @@ def rewrite(folder: Path, change) -> None:
     parts = checkpoint.Checkpoint(
         weights=saved.weights, optimizer=saved.optimizer, old=saved.old, state=state
     )
-    checkpoint.save(folder.parent, int(folder.name), parts, keep=0)
+    checkpoint.save(folder.parent, int(folder.name), parts)
 
 
 def test_a_history_that_is_none_is_refused_and_one_that_is_absent_starts_anew(place, tmp_path):

@@ -136,7 +136,7 @@ def test_a_run_resumes_from_a_checkpoint_older_than_its_last_step(whole, place, 
     assert [name for name in same if first[name] != second[name]] == []
     kinds = [event["kind"] for event in read_events(tmp_path / "runs" / "toy")]
     # What stands in the way is said once, after the first step of all.
-    assert kinds == ["start", "warning", "start", "stopped", "start", "end"]
+    assert kinds == ["start", "warning", "resume", "start", "stopped", "resume", "start", "end"]
 
 
 def test_what_rewards_note_in_an_evaluation_does_not_reach_the_next_step(place, tmp_path):

@@ -34,7 +34,7 @@ def test_a_write_that_fails_anywhere_leaves_the_old_content_or_the_new(tmp_path:
     assert num == 4  # write, sync, replace, sync of the folder
     for passes in range(num):
         write_atomic(path, b"old")
-        with pytest.raises(OSError, match="no space left"), watched(FailAt(passes)):
+        with pytest.raises(OSError, match="disk is full"), watched(FailAt(passes)):
             write_atomic(path, b"new")
         assert path.read_bytes() == (b"new" if passes == 3 else b"old")
         assert [p.name for p in tmp_path.iterdir()] == ["a"]
@@ -48,7 +48,7 @@ def test_a_line_that_could_not_be_written_leaves_no_part(tmp_path: Path, monkeyp
         raise OSError(28, "no space left")
 
     monkeypatch.setattr("os.write", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match="disk is full"):
         append_line(path, b"two")
     monkeypatch.undo()
     append_line(path, b"three")
@@ -76,6 +76,6 @@ def test_a_folder_that_could_not_be_published_is_not_there(tmp_path: Path):
         staging = tmp_path / f"staging{passes}"
         staging.mkdir()
         (staging / "file").write_bytes(b"x")
-        with pytest.raises(OSError, match="no space left"), watched(FailAt(passes)):
+        with pytest.raises(OSError, match="disk is full"), watched(FailAt(passes)):
             publish_folder(staging, tmp_path / "final")
         assert not (tmp_path / "final").exists()

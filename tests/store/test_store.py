@@ -124,7 +124,8 @@ def test_half_a_last_line_is_ignored_by_readers_and_dropped_on_resume(
 def test_a_step_that_fails_at_any_operation_can_be_written_again(tmp_path: Path, reports: list[StepReport]):
     write_run(tmp_path / "whole", reports)
     seen: list[Operation] = []
-    with RunStore.create(tmp_path / "count", "", META) as store, watched(seen.append):
+    write_run(tmp_path / "count", reports[:4])
+    with RunStore.open_for_resume(tmp_path / "count", 3) as store, watched(seen.append):
         store.append_step(reports[4])
     for passes in range(len(seen)):
         folder = tmp_path / f"run{passes}"
@@ -146,7 +147,7 @@ def test_a_changed_line_in_the_middle_is_named(tmp_path: Path, reports: list[Ste
     write_run(tmp_path / "run", reports)
     path = tmp_path / "run/metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b'{"step": 1,', b'{"step": 1;'))
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line 2 is not JSON"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl, line 2 is not a JSON object"):
         read_metrics(tmp_path / "run")
 
 

@@ -1,9 +1,10 @@
 """The whole configuration of a run: one TOML file and flags, checked before any model loads; torch-free."""
 
 from muster.config.checks import reward_names
-from muster.config.comparing import result_changing_differences
+from muster.config.comparing import Differences, compare
 from muster.config.describing import Field, fields
-from muster.config.kinds import Choice
+from muster.config.fingerprints import fingerprints
+from muster.config.kinds import Choice, minutes_of
 from muster.config.loading import from_mapping, load
 from muster.config.names import is_name
 from muster.config.printing import explained_rows, explained_toml
@@ -27,6 +28,7 @@ __all__ = [
     "Choice",
     "Config",
     "DataConfig",
+    "Differences",
     "EngineConfig",
     "EvalConfig",
     "Field",
@@ -36,13 +38,15 @@ __all__ = [
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",
+    "compare",
     "explained_rows",
     "explained_toml",
     "fields",
+    "fingerprints",
     "from_mapping",
     "is_name",
     "load",
-    "result_changing_differences",
+    "minutes_of",
     "reward_names",
     "to_toml",
     "toml_value",

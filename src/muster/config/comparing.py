@@ -1,10 +1,9 @@
 """Which differences between two configurations change what a run computes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from pydantic import BaseModel
-
-from muster.config.kinds import Choice
+from muster.config.fingerprints import by_content, edited_files, leaves
 from muster.config.messages import shown
 from muster.config.sections import Config
 
@@ -23,6 +22,7 @@ _HARMLESS = frozenset(
         "run.dir",
         "run.keep",
         "run.name",
+        "run.on_full_disk",
         "run.save_every",
         "run.table_every",
     }
@@ -30,20 +30,43 @@ _HARMLESS = frozenset(
 _LENGTH = frozenset({"run.steps", "run.epochs"})
 
 
-def result_changing_differences(old: Config, new: Config) -> list[str]:
-    """One line per setting whose change would make a resumed run another run; empty where none would.
+class Differences(NamedTuple):
+    """How two configurations differ, a line for each setting."""
 
-    A run may be made longer or shorter where its learning rate does not depend on its length.
+    changing: tuple[str, ...]
+    """What would make a resumed run another run."""
+    harmless: tuple[str, ...]
+
+
+def compare(
+    old: Config,
+    new: Config,
+    before: Mapping[str, str] | None = None,
+    after: Mapping[str, str] | None = None,
+) -> Differences:
+    """The differences, of the settings and of the files that they name.
+
+    `before` and `after` are the contents of those files, as `fingerprints` gives them: a file that was
+    moved is the same, and one that was edited is another. A run may be made longer or shorter where its
+    learning rate does not depend on its length.
     """
-    before, after = _leaves(old), _leaves(new)
     harmless = _HARMLESS | (_LENGTH if _is_length_free(old) and _is_length_free(new) else frozenset())
-    return [
-        f"{path} was {shown_or_absent(before.get(path))} and is {shown_or_absent(after.get(path))}"
-        for path in {**before, **after}
-        if before.get(path) != after.get(path)
-        and path not in harmless
-        and not path.startswith(_HARMLESS_SECTIONS)
-    ]
+    olds, news = leaves(old), leaves(new)
+    changing: list[str] = []
+    rest: list[str] = []
+    for path in {**olds, **news}:
+        was, now = olds.get(path), news.get(path)
+        text = f"{path} was {shown_or_absent(was)} and is {shown_or_absent(now)}"
+        if was == now:
+            edited = edited_files(path, now, before or {}, after or {})
+            text = "\n  ".join(f"{path}: the content of {file} was another" for file in edited)
+        elif by_content(path, was, before or {}) == by_content(path, now, after or {}):
+            rest.append(f"{text}, with the same content")
+            continue
+        if text:
+            is_harmless = path in harmless or path.startswith(_HARMLESS_SECTIONS)
+            (rest if is_harmless else changing).append(text)
+    return Differences(tuple(changing), tuple(rest))
 
 
 def _is_length_free(config: Config) -> bool:
@@ -54,17 +77,3 @@ def _is_length_free(config: Config) -> bool:
 def shown_or_absent(value: object) -> str:
     """The value as TOML; `absent` for none."""
     return "absent" if value is None else shown(value)
-
-
-def _leaves(config: Config) -> Mapping[str, object]:
-    """Every value by its path; a table that may be absent (lora) has no leaves then."""
-    return dict(_leaves_of(config, ""))
-
-
-def _leaves_of(section: BaseModel, prefix: str) -> Iterator[tuple[str, object]]:
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, BaseModel) and not isinstance(value, Choice):
-            yield from _leaves_of(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

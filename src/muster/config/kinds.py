@@ -1,5 +1,6 @@
 """What sections are made of: their base, the kinds of numbers and texts, and a function chosen by name."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -15,6 +16,7 @@ Share = Annotated[float, Ge(0), Le(1)]
 BelowOne = Annotated[float, Ge(0), Lt(1)]
 NotNegative = Annotated[float, Ge(0)]
 Options = Mapping[str, object]
+_MINUTES = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?min(?:utes?)?")
 _CONVENTIONS = ("completion", "batch", "answer", "verl")
 
 
@@ -57,6 +59,20 @@ def _checked_convention(value: object) -> object:
     return value
 
 
+def minutes_of(interval: int | str) -> float | None:
+    """The minutes of an interval such as `10 min`; None of one in steps, and of what is neither."""
+    match = _MINUTES.fullmatch(interval) if isinstance(interval, str) else None
+    return float(match[1]) if match else None
+
+
+def _checked_interval(value: object) -> object:
+    """Steps as they are, and minutes as their text."""
+    is_steps = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not is_steps and not (isinstance(value, str) and minutes_of(value)):
+        raise ValueError('steps as a whole number, at least 0, or minutes as text such as "10 min"')
+    return value
+
+
 OptionalChoice = Annotated[Choice | None, BeforeValidator(_as_choice)]
 Names = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(_as_tuple)]
 NoNames = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
@@ -64,3 +80,4 @@ ConventionName = Annotated[
     Literal["completion", "batch", "answer", "verl"], BeforeValidator(_checked_convention)
 ]
 RunName = Annotated[str, MinLen(1), BeforeValidator(checked_name)]
+Interval = Annotated[int | str, BeforeValidator(_checked_interval)]

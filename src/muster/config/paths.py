@@ -4,8 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PATHS = frozenset({"model.path", "model.adapter", "data.path", "data.eval_path"})
-_FUNCTIONS = re.compile(r"data\.map|reward\.use|algo\.[a-z_]+(\.use)?")
+PATH_FIELDS = frozenset({"model.path", "model.adapter", "data.path", "data.eval_path"})
+"""Fields that name a file, a folder, or something else by a name."""
+FUNCTION_FIELDS = re.compile(r"data\.map|reward\.use|algo\.[a-z_]+(\.use)?")
+"""Fields that name functions."""
 
 
 def resolved(value: object, path: str, folders: Sequence[Path]) -> object:
@@ -19,9 +21,9 @@ def resolved(value: object, path: str, folders: Sequence[Path]) -> object:
             return {key: resolved(item, f"{prefix}{key}", folders) for key, item in value.items()}
         case tuple():
             return tuple(resolved(item, path, folders) for item in value)
-        case str() if path in _PATHS:
+        case str() if path in PATH_FIELDS:
             return _found(value, folders) or value
-        case str() if _FUNCTIONS.fullmatch(path):
+        case str() if FUNCTION_FIELDS.fullmatch(path):
             return _found_function(value, folders)
         case _:
             return value

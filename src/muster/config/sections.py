@@ -13,6 +13,7 @@ from muster.config.kinds import (
     BelowOne,
     ConventionName,
     Count,
+    Interval,
     Names,
     NoNames,
     NotNegative,
@@ -255,10 +256,12 @@ class RunConfig(Section):
     """How often every prompt is drawn, instead of `steps`."""
     seed: Count = 3407
     """Everything random follows from it."""
-    save_every: Count = 0
-    """Steps between checkpoints; 0 saves at the end only."""
+    save_every: Interval = 0
+    """Steps between checkpoints, or minutes as text such as "10 min"; 0 saves at the end only."""
     keep: Positive = 2
-    """How many of the newest checkpoints are kept."""
+    """How many of the newest checkpoints are kept, beside the best by held-out reward."""
+    on_full_disk: Literal["stop", "go_on"] = "stop"
+    """What a checkpoint that has no room is: the end of the run, or a warning."""
     threads: Positive | None = None
     """Threads of a CPU run; without it, what torch chooses."""
     budget_tokens: Positive | None = None

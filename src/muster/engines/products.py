@@ -27,7 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from muster.converted import cache_folder
 from muster.errors import CheckpointError
-from muster.files import write_atomic
+from muster.files import make_folder, write_atomic
 from muster.memory import available_bytes
 
 Product = Callable[[Tensor], Tensor]
@@ -142,7 +142,7 @@ def remembered(weights: Sequence[Tensor], num_rows: int, kinds: Sequence[str]) -
         return restored(json.loads(file.read_text(encoding="utf-8"))["products"])
     choice = decide(measure(weights, num_rows, kinds))
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         write_atomic(file, json.dumps({"products": choice._asdict(), **about}, indent=1).encode())
     return choice
 

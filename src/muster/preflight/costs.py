@@ -7,7 +7,7 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from muster import checkpoint
+from muster.config import minutes_of
 from muster.evaluate import Evaluation
 from muster.judge import raw_signal
 from muster.memory import available_bytes, held_bytes
@@ -92,8 +93,8 @@ class Costs:
         object.__setattr__(self, "total_s", self.start_s + step_s * self.num_steps + around)
 
 
-def predict(run: Run, measured: Measured, *, save_every: int) -> Costs:
-    """What the run will cost."""
+def predict(run: Run, measured: Measured, *, save_every: int | str) -> Costs:
+    """What the run will cost; checkpoints of better evaluations than all before are not foreseen."""
     groups, waves = measured.sampled.groups, measured.sampled.waves
     pace = pace_of(waves)
     rollout_s = sum(wave.score_s for wave in waves) / sum(wave.num_rollouts for wave in waves)
@@ -103,7 +104,7 @@ def predict(run: Run, measured: Measured, *, save_every: int) -> Costs:
     rounds = _rounds(groups, run.plan.resample)
     steps = run.plan.num_steps
     device = run.policy.device
-    return Costs(
+    costs = Costs(
         start_s=measured.start_s,
         sample_s=rounds * sample_s,
         score_s=rounds * rollout_s * rollouts,
@@ -111,13 +112,15 @@ def predict(run: Run, measured: Measured, *, save_every: int) -> Costs:
         eval_s=_eval_seconds(run.evaluation, groups, pace, rollout_s, measured.max_rows),
         num_evals=0 if run.evaluation is None else sum(map(run.evaluation.is_due, range(steps + 1))),
         save_s=measured.byte_s * _saved_bytes(run, measured.update),
-        num_saves=1 if not save_every else math.ceil(steps / save_every),
+        num_saves=math.ceil(steps / save_every) if isinstance(save_every, int) and save_every else 1,
         export_s=measured.byte_s * _trained_bytes(run) + measured.load_s,
         num_steps=steps,
         tokens_per_s=shape.completion_tokens / sample_s,
         peak_bytes=_peak_bytes(run, measured),
         available_bytes=available_bytes(device) + (held_bytes(device) or 0),
     )
+    minutes = minutes_of(save_every)
+    return replace(costs, num_saves=1 + int(costs.total_s // (60 * minutes))) if minutes else costs
 
 
 def pace_of(waves: Sequence[Wave]) -> Pace:
@@ -244,6 +247,6 @@ def seconds_per_byte(weights: Mapping[str, Tensor], place: Path) -> float:
     with tempfile.TemporaryDirectory(dir=there, prefix=".muster-check-") as folder:
         start = time.perf_counter()
         checkpoint.save(
-            Path(folder), 1, checkpoint.Checkpoint(weights=some, optimizer={}, old=None, state={}), keep=1
+            Path(folder), 1, checkpoint.Checkpoint(weights=some, optimizer={}, old=None, state={})
         )
         return (time.perf_counter() - start) / size

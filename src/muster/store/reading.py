@@ -72,6 +72,12 @@ def read_metrics(folder: Path) -> list[Line]:
     return read_lines(folder / METRICS)
 
 
+def held_out_rewards(folder: Path) -> dict[int, float]:
+    """The mean held-out reward of each evaluation, by its step."""
+    lines = [line for line in read_metrics(folder) if line.get("eval_reward") is not None]
+    return {int(line["step"]): float(line["eval_reward"]) for line in lines}
+
+
 def read_timings(folder: Path) -> list[Line]:
     """One object per step: seconds and tokens per second by phase."""
     return read_lines(folder / TIMINGS)
@@ -125,7 +131,7 @@ def _read(path: Path, what: str, parse: Callable[[bytes], _Parsed]) -> _Parsed:
         raise ConfigError(f"{path.parent} holds no {what}; steps there: {there}.") from error
     try:
         return parse(data)
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, NotImplementedError, OSError) as error:
         raise CheckpointError(f"{path} can't be read as rollouts: {error}. Restore the file.") from error
 
 
@@ -143,7 +149,8 @@ def _info(folder: Path) -> RunInfo:
     try:
         meta = json.loads((folder / META).read_bytes())
     except ValueError:
-        meta = {}
+        meta = None
+    meta = meta if isinstance(meta, dict) else {}
     return RunInfo(
         name=folder.name,
         folder=folder,

@@ -43,12 +43,19 @@ def read_lines(path: Path) -> list[Line]:
     read: list[Line] = []
     for number, line in enumerate(lines, start=1):
         try:
-            read.append(json.loads(line))
+            read.append(_object(line))
         except ValueError as error:
             if number == len(lines):
                 break
             raise CheckpointError(
-                f"{path}, line {number} is not JSON: {line[:80]!r}. The file was changed after the run "
-                "wrote it; take the line out or restore the file."
+                f"{path}, line {number} is not a JSON object: {line[:80]!r}. The file was changed after the "
+                "run wrote it; take the line out or restore the file."
             ) from error
     return read
+
+
+def _object(line: bytes) -> Line:
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError(f"{type(value).__name__} instead of an object")
+    return value

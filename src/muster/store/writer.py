@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from muster.errors import ConfigError
-from muster.files import append_line, complete_lines, make_folder, remove, write_atomic
+from muster.errors import CheckpointError, ConfigError
+from muster.files import append_line, complete_lines, leftovers, make_folder, remove, write_atomic
 from muster.records import Group, StepReport
 from muster.store.lock import FolderLock
 from muster.store.reading import (
@@ -24,14 +24,17 @@ from muster.store.reading import (
     rollouts_file,
 )
 from muster.store.rows import to_parquet
-from muster.store.strict import read_lines, to_json
+from muster.store.strict import Line, read_lines, to_json
+
+PARTS = ("rollouts", "eval", "checkpoints")
+"""Folders of the run's folder."""
 
 
 class RunStore:
     """Appends to a run folder and holds its lock until it is closed."""
 
     def __init__(self, folder: Path, lock: FolderLock) -> None:
-        """For `create` and `open_for_resume` to call."""
+        """For `create` and `take` to call."""
         self.folder = folder
         self._lock = lock
 
@@ -43,28 +46,70 @@ class RunStore:
                 f"{folder} is there already and not empty. Go on with its run with --resume, "
                 "or give this one another name with --run.name."
             )
-        for part in ("rollouts", "eval", "checkpoints"):
+        for part in PARTS:
             make_folder(folder / part)
         store = cls(folder, FolderLock(folder))
-        write_atomic(folder / CONFIG, config_toml.encode("utf-8"))
-        meta_line = to_json({"schema_version": SCHEMA_VERSION, **meta})
-        write_atomic(folder / META, f"{meta_line}\n".encode())
-        return store
-
-    @classmethod
-    def open_for_resume(cls, folder: Path, step: int) -> Self:
-        """The run as it was after this step: what was written of later ones is dropped.
-
-        Events stay, since they tell what happened, not what was computed.
-        """
-        read_meta(folder)
-        store = cls(folder, FolderLock(folder))
         try:
-            store._drop_after(step)
+            store.begin(config_toml, meta)
         except BaseException:
             store.close()
             raise
         return store
+
+    def begin(self, config_toml: str, meta: Mapping[str, object]) -> None:
+        """Writes what run this is; `meta.json` comes last, and with it the folder is a run's."""
+        for part in PARTS:
+            make_folder(self.folder / part)
+        write_atomic(self.folder / CONFIG, config_toml.encode("utf-8"))
+        self._write_meta({"schema_version": SCHEMA_VERSION, **meta})
+
+    @classmethod
+    def take(cls, folder: Path) -> Self:
+        """The run as it was left; nothing in it is changed yet."""
+        return cls(folder, FolderLock(folder))
+
+    @classmethod
+    def open_for_resume(cls, folder: Path, step: int) -> Self:
+        """The run as it was after this step."""
+        read_meta(folder)
+        store = cls.take(folder)
+        try:
+            store.drop_after(step)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def is_unborn(self) -> bool:
+        """The process that made the folder ended before it had written what run it is."""
+        names = {path.name for path in self.folder.iterdir()} - {path.name for path in leftovers(self.folder)}
+        parts = [self.folder / part for part in PARTS if part in names]
+        return names <= {*PARTS, CONFIG, "lock"} and not any(any(part.iterdir()) for part in parts)
+
+    def drop_after(self, step: int) -> str:
+        """Drops what was written of later steps; says which lines up to this step are lost, if any are.
+
+        Events stay, since they tell what happened, not what was computed.
+        """
+        logs = {name: self.folder / name for name in (METRICS, TIMINGS, INDEX)}
+        steps = {name: _keep_lines(path, step) for name, path in logs.items()}
+        _keep_lines(self.folder / EVENTS, None)
+        for folder in (self.folder, *(self.folder / part for part in PARTS)):
+            make_folder(folder)
+            for path in leftovers(folder):
+                remove(path)
+        for part in ("rollouts", "eval"):
+            for path in (self.folder / part).glob("*.parquet"):
+                if path.stem.isdecimal() and int(path.stem) > step:
+                    remove(path)
+        lost = [name for name, found in steps.items() if not found >= set(range(1, step + 1))]
+        return f"{', '.join(lost)}: lines of steps up to {step} are lost" if lost else ""
+
+    def amend(self, config_toml: str, inputs: Mapping[str, str]) -> None:
+        """Writes the settings that the run goes on with, and what is in the files they name."""
+        meta = read_meta(self.folder)
+        self._write_meta({**meta, "inputs": {**meta.get("inputs", {}), **inputs}})
+        write_atomic(self.folder / CONFIG, config_toml.encode("utf-8"))
 
     def append_step(self, report: StepReport) -> None:
         """Writes a step; its line in the metrics comes last and says that all the rest is there."""
@@ -105,26 +150,28 @@ class RunStore:
     def _append(self, name: str, line: Mapping[str, object]) -> None:
         append_line(self.folder / name, to_json(line).encode("ascii"))
 
-    def _drop_after(self, step: int) -> None:
-        for name in (METRICS, TIMINGS, INDEX):
-            _keep_lines(self.folder / name, step)
-        _keep_lines(self.folder / EVENTS, None)
-        for folder in (self.folder, self.folder / "rollouts", self.folder / "eval"):
-            for path in folder.glob(".*.tmp"):
-                remove(path)
-        for part in ("rollouts", "eval"):
-            for path in (self.folder / part).glob("*.parquet"):
-                if path.stem.isdecimal() and int(path.stem) > step:
-                    remove(path)
+    def _write_meta(self, meta: Mapping[str, object]) -> None:
+        write_atomic(self.folder / META, f"{to_json(meta)}\n".encode())
 
 
-def _keep_lines(path: Path, step: int | None) -> None:
-    """Takes the lines of later steps out of the file, and what a crash left of a last line."""
+def _keep_lines(path: Path, last: int | None) -> set[int]:
+    """Takes later steps' lines out of the file, and what a crash left of a last line; the steps that stay."""
     lines = read_lines(path)
-    kept = [raw for raw, line in zip(complete_lines(path), lines) if step is None or line["step"] <= step]
-    data = b"".join(raw + b"\n" for raw in kept)
+    steps = [_step(path, line) for line in lines] if last is not None else []
+    stays = [step <= last for step in steps] if last is not None else [True] * len(lines)
+    data = b"".join(raw + b"\n" for raw, keep in zip(complete_lines(path), stays) if keep)
     if path.exists() and path.read_bytes() != data:
         write_atomic(path, data)
+    return {step for step in steps if last is None or step <= last}
+
+
+def _step(path: Path, line: Line) -> int:
+    step = line.get("step")
+    if not isinstance(step, int):
+        raise CheckpointError(
+            f"{path} holds a line whose step is {step!r}, not a number. Take it out or restore the file."
+        )
+    return step
 
 
 def extras_of(report: StepReport) -> dict[str, Sequence[object]]:

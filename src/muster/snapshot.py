@@ -1,0 +1,79 @@
+"""A run between two steps as a checkpoint, and a checkpoint as a run between two steps."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from muster import checkpoint
+from muster.checkpoint import Checkpoint
+from muster.engines.local import LocalEngine
+from muster.engines.products import restored
+from muster.errors import CheckpointError
+from muster.history import History
+from muster.optimizer import optimizer_order
+from muster.runstate import Run
+
+COUNTERS = ("step", "updates", "drawn", "num_tokens", "version", "old_version", "skipped_in_a_row")
+"""Numbers of a run's state that a checkpoint holds."""
+
+
+def snapshot(session: Run) -> Checkpoint:
+    """All that a resume needs of the run as it is: weights, optimizer, the copy that samples, counters."""
+    state = session.state
+    return Checkpoint(
+        weights={name: param.detach() for name, param in session.policy.trainable()},
+        optimizer=checkpoint.optimizer_tensors(session.optimizer, optimizer_order(session.policy)),
+        old=state.old,
+        state={
+            **{name: getattr(state, name) for name in COUNTERS},
+            "history": state.history.to_plain(),
+            "budget_tokens": session.budget.tokens,
+            "threads": torch.get_num_threads(),
+            "products": products(session),
+        },
+    )
+
+
+def products(session: Run) -> dict[str, object] | None:
+    """How the engine computes, where that was chosen at start: each way rounds differently."""
+    engine = session.collector.engine
+    return engine.choice._asdict() if isinstance(engine, LocalEngine) else None
+
+
+def restore(session: Run, path: Path) -> None:
+    """Puts weights, optimizer, sampler and counters back as they were after the checkpoint's step."""
+    saved = checkpoint.load(path, session.policy.device)
+    checkpoint.put_weights(dict(session.policy.trainable()), saved.weights, path)
+    checkpoint.load_optimizer(session.optimizer, optimizer_order(session.policy), saved.optimizer)
+    state, numbers = session.state, saved.state
+    for name in COUNTERS:
+        setattr(state, name, _whole(numbers, name))
+    state.history = _history(numbers)
+    session.budget.tokens = _whole(numbers, "budget_tokens")
+    # Sums are cut by threads: with another number of them the last bits would differ.
+    torch.set_num_threads(_whole(numbers, "threads"))
+    if isinstance(session.collector.engine, LocalEngine):
+        session.collector.engine.choice = restored(numbers.get("products"))
+    state.old = dict(saved.old) if saved.old is not None else None
+    weights = state.old.items() if state.old is not None else session.policy.trainable()
+    session.collector.engine.load_weights(weights, state.old_version)
+
+
+def _whole(numbers: Mapping[str, object], name: str) -> int:
+    value = numbers.get(name)
+    if not isinstance(value, int):
+        raise CheckpointError(
+            f"state.json of the checkpoint holds {name} = {value!r} instead of a whole number"
+        )
+    return value
+
+
+def _history(numbers: Mapping[str, object]) -> History:
+    """That of the checkpoint; a new one where it is from before there was any."""
+    try:
+        return History.from_plain(numbers["history"]) if "history" in numbers else History()
+    except ValueError as error:
+        raise CheckpointError(
+            f"the history in state.json of the checkpoint can't be read: {error}"
+        ) from error

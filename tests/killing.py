@@ -1,7 +1,8 @@
 """Runs that are killed, or lose power, at a chosen place, and taken up again until they are done.
 
-Every attempt is a process forked from this one, so that torch is imported once. What is compared in the end is
-the whole run folder, byte for byte, but for what tells of time.
+Every attempt is a process forked from this one, so that torch is imported once. What is compared in the end
+is the whole run folder, byte for byte, but for what tells of time. Moments are counted in the process's own
+seconds on the processor, so that they fall anywhere in a run however busy the machine is.
 """
 
 import os
@@ -84,6 +85,7 @@ class Outcome(NamedTuple):
     is_done: bool
     num_operations: int
     seconds: float
+    """On the processor, from its first file operation on."""
 
 
 def make_place(folder: Path) -> Path:
@@ -157,19 +159,18 @@ class Torture:
         power: Path | None = None,
     ) -> Outcome:
         """Starts or resumes the run in `folder` in a process of its own, and kills it where asked to."""
-        started = time.monotonic()
         channel = os.memfd_create("operations")
         sys.stdout.flush()
         process = os.fork()
         if process == 0:
             _run_and_leave(folder, self.place, self.variant, Killing(at, channel, power))
-        status = _wait(process, after_s)
-        seen = int.from_bytes(os.pread(channel, 4, 0), "little")
+        status, seconds = _wait(process, channel, after_s)
+        seen = _num_seen(channel)
         os.close(channel)
         if not os.WIFSIGNALED(status) and os.waitstatus_to_exitcode(status) != 0:
             said = (folder / "error.txt").read_text() if (folder / "error.txt").exists() else ""
             raise AssertionError(f"{self.variant}: a run failed after {seen} operations: {said}")
-        return Outcome(not os.WIFSIGNALED(status), seen, time.monotonic() - started)
+        return Outcome(not os.WIFSIGNALED(status), seen, seconds)
 
     def survive(self, *kills: Mapping[str, float]) -> None:
         """Kills the run at each of these places in turn, lets it end, and compares what it leaves.
@@ -241,14 +242,33 @@ def _run_and_leave(folder: Path, place: Path, variant: str, killing: Callable[[O
     os._exit(0)
 
 
-def _wait(process: int, after_s: float | None) -> int:
-    """The status the process ends with; it is killed after so many seconds, or where it hangs."""
-    end = time.monotonic() + (LIMIT_S if after_s is None else after_s)
+def _num_seen(channel: int) -> int:
+    return int.from_bytes(os.pread(channel, 4, 0), "little")
+
+
+def _wait(process: int, channel: int, after_s: float | None) -> tuple[int, float]:
+    """The status the process ends with, and its seconds from its first file operation to its last moment.
+
+    It is killed after so many of them, or where it hangs.
+    """
+    end = time.monotonic() + LIMIT_S
+    first: float | None = None
+    spent = 0.0
     while time.monotonic() < end:
         done, status = os.waitpid(process, os.WNOHANG)
         if done:
-            return status
-        time.sleep(0.002)
+            return status, spent
+        if first is None and _num_seen(channel):
+            first = _processor_seconds(process)
+        if first is not None:
+            spent = _processor_seconds(process) - first
+        if after_s is not None and first is not None and spent >= after_s:
+            os.kill(process, signal.SIGKILL)
+        time.sleep(0.001)
     os.kill(process, signal.SIGKILL)
-    assert after_s is not None, "a run hangs"
-    return os.waitpid(process, 0)[1]
+    raise AssertionError("a run hangs")
+
+
+def _processor_seconds(process: int) -> float:
+    """Of the main thread, in which a run computes."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9

@@ -1,7 +1,7 @@
-"""`make torture`: a run killed at random times, after every file operation, twice in a row, and while resuming.
+"""`make torture`: a run killed at random times, after every file operation, twice in a row, while resuming.
 
 Each run that was killed is resumed and compared with one that was not, byte for byte. Prints what was done
-and what differs; exits with 1 where anything does. Takes about half an hour on two cores.
+and what differs; exits with 1 where anything does.
 """
 
 import argparse

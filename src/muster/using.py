@@ -27,7 +27,7 @@ from muster.policy import Policy
 from muster.records import EvalReport, Message, Prompt, Sample, StreamKey
 from muster.rewards import check_columns
 from muster.run import Watchers
-from muster.store import read_metrics
+from muster.store import held_out_rewards, read_metrics
 
 PROBE = "Muster gathers a group of answers to one question and makes the better ones more likely."
 """A text on which an export is compared with what it was made from."""
@@ -116,8 +116,8 @@ def generate(
 def export(config: Config, source: Path, target: Path, *, merge: bool) -> float:
     """Writes what `source` holds to a folder of its own, read back and compared; the largest difference.
 
-    `source` is a run's folder, or a checkpoint or `final` in it. With `merge` an adapter becomes part of
-    full weights.
+    `source` is a run's folder, or a checkpoint (`best` is one) or `final` in it. With `merge` an adapter
+    becomes part of full weights.
     """
     target = target.absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -172,7 +172,7 @@ class Asking(NamedTuple):
 
 def run_around(path: Path) -> Path | None:
     """The folder of the run that the path is, or lies in as `final` or a checkpoint; None outside a run."""
-    if not path.is_dir():
+    if not path.is_dir() and not _names_best(path):
         return None
     folders = [path.absolute(), *path.absolute().parents[:2]]
     return next((folder for folder in folders if (folder / "meta.json").is_file()), None)
@@ -182,6 +182,8 @@ def locate(source: Path, config: Config | None) -> Place:
     """What to load for a run's folder, a checkpoint, an adapter or a model; `config` is the run's."""
     if (source / "meta.json").is_file():
         source = _newest(source)
+    if _names_best(source):
+        source = _best(source.parent)
     if source.is_dir() and source.parent.name == "checkpoints":
         if config is None:
             raise ConfigError(f"{source} is a checkpoint without its run: no meta.json is above it.")
@@ -214,6 +216,21 @@ def _newest(run: Path) -> Path:
     if not place.is_dir():
         raise ConfigError(f"{run} holds neither a whole checkpoint nor a final model yet. Wait for one.")
     return place
+
+
+def _names_best(source: Path) -> bool:
+    """The path is `checkpoints/best` of a run, which no folder is called."""
+    return source.name == "best" and source.parent.name == "checkpoints" and not source.exists()
+
+
+def _best(checkpoints: Path) -> Path:
+    """The checkpoint with the highest held-out reward."""
+    found = checkpoint.best(checkpoints, held_out_rewards(checkpoints.parent))
+    if found is None:
+        raise ConfigError(
+            f"{checkpoints} holds no checkpoint of a step that was evaluated. Name one by its step."
+        )
+    return found
 
 
 def _naming(settings: ModelConfig, path: str, adapter: str | None) -> ModelConfig:

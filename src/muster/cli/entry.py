@@ -1,6 +1,7 @@
 """From arguments to a verb, and from what happened to an exit code.
 
-0 fine · 1 the run failed · 2 usage or configuration · 3 findings · 130 and 143 stopped by Ctrl-C and SIGTERM.
+0 fine · 1 the run failed · 2 usage or configuration · 3 findings · 75 saved, start me again ·
+130 and 143 stopped by Ctrl-C and SIGTERM.
 """
 
 import contextlib

@@ -3,7 +3,10 @@
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import Self
+from typing import Final, Self
+
+START_AGAIN: Final = 75
+"""Exit code that tells a scheduler to start the same command again: EX_TEMPFAIL of sysexits.h."""
 
 
 class SecondSignal(KeyboardInterrupt):
@@ -15,16 +18,23 @@ class SecondSignal(KeyboardInterrupt):
 
 
 class Stopping:
-    """Takes the two signals while it is entered."""
+    """Takes the two signals while it is entered; one that is ignored stays ignored.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    So a run that was started under nohup, or in the background of a script, is not stopped by a Ctrl-C
+    that was meant for another.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, requeue: bool = False) -> None:
+        """With `requeue` a run that was stopped and saved asks to be started again."""
         self._say = say
+        self._requeue = requeue
         self._received: int | None = None
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._take)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._take)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,5 +53,7 @@ class Stopping:
 
     @property
     def exit_code(self) -> int:
-        """0, or what says by which signal the run was stopped."""
-        return 0 if self._received is None else 128 + self._received
+        """0, or what says by which signal the run was stopped, or that it is to be started again."""
+        if self._received is None:
+            return 0
+        return START_AGAIN if self._requeue else 128 + self._received

@@ -14,6 +14,10 @@ def train(
     /,
     *,
     resume: Annotated[bool, about("Go on with the run from its newest whole checkpoint.")] = False,
+    requeue: Annotated[
+        bool,
+        about("Exit with 75 once a signal has stopped and saved the run, and go on with it if it is there."),
+    ] = False,
     profile: Annotated[bool, about("Write a trace of two steps, trace.json, into the run's folder.")] = False,
     json: Json = False,
     overrides: Overrides = (),
@@ -21,7 +25,8 @@ def train(
     """Fine-tune a model.
 
     Reads a configuration, with flags on top of it, and trains; everything goes into the run's folder,
-    `runs/NAME`. Ctrl-C ends the step, saves and stops; `--resume` goes on from there.
+    `runs/NAME`. Ctrl-C ends the step, saves and stops; `--resume` goes on from there. Under a scheduler that
+    starts a command again when it exits with 75, `--requeue` does both.
 
     **Examples**
 
@@ -29,6 +34,7 @@ def train(
     muster train run.toml
     muster train run.toml --optim.lr 2e-6 --run.steps 50
     muster train run.toml --resume
+    muster train run.toml --run.name long --requeue
     muster train --model.path smollm2-135m-instruct --data.path prompts.csv --reward.use grade.py:reward
     ```
     """
@@ -37,26 +43,29 @@ def train(
     from muster.cli.stopping import Stopping
     from muster.cli.terminal import JsonView, TrainView
     from muster.config import load
-    from muster.store import choose_name
+    from muster.store import choose_name, was_stopped
 
     config = load(source_of(file), as_mapping(overrides))
     if config.run.name is None:
+        if requeue:
+            raise ConfigError("--requeue needs a name: the same command finds its run by it. Set --run.name.")
         stem = file.stem if file else "run"
         name = choose_name(Path(config.run.dir), stem, resume=resume)
         config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
     folder = Path(config.run.dir) / str(config.run.name)
+    goes_on = resume or (requeue and folder.exists())
     view = JsonView() if json else TrainView(config)
     # After the configuration is known to be right: this waits for torch.
-    with view, Stopping(view.say) as stopping:
+    with view, Stopping(view.say, requeue=requeue) as stopping:
         view.progress("load", 0, 0)
         from muster.run import Watchers, run
 
         watchers = Watchers(say=view.say, progress=view.progress, should_stop=stopping.is_requested)
-        for report in run(config, resume=resume, watchers=watchers, profile=profile):
+        for report in run(config, resume=goes_on, watchers=watchers, profile=profile):
             view.show(report)
     if not json:
         print_outcome(folder, PatientConsole())
-    return stopping.exit_code
+    return stopping.exit_code if was_stopped(folder) else 0
 
 
 def source_of(file: Path | None) -> Path | None:

@@ -57,12 +57,15 @@ def compare(
     for path in {**olds, **news}:
         was, now = olds.get(path), news.get(path)
         text = f"{path} was {shown_or_absent(was)} and is {shown_or_absent(now)}"
+        contents = by_content(path, was, before or {}), by_content(path, now, after or {})
         if was == now:
             edited = edited_files(path, now, before or {}, after or {})
             text = "\n  ".join(f"{path}: the content of {file} was another" for file in edited)
-        elif by_content(path, was, before or {}) == by_content(path, now, after or {}):
+        elif contents[0] == contents[1]:
             rest.append(f"{text}, with the same content")
             continue
+        elif contents[0] != was and contents[1] != now:
+            text += ", with another content"
         if text:
             is_harmless = path in harmless or path.startswith(_HARMLESS_SECTIONS)
             (rest if is_harmless else changing).append(text)

@@ -23,6 +23,7 @@ from muster.store.reading import (
     read_timings,
     rollout_steps,
     rollouts_file,
+    was_stopped,
 )
 from muster.store.rows import SCHEMA, PromptScores, Rollouts, from_parquet, to_parquet
 from muster.store.strict import Line, to_json
@@ -55,4 +56,5 @@ __all__ = [
     "rollouts_file",
     "to_json",
     "to_parquet",
+    "was_stopped",
 ]

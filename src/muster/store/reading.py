@@ -88,6 +88,12 @@ def read_events(folder: Path) -> list[Line]:
     return read_lines(folder / EVENTS)
 
 
+def was_stopped(folder: Path) -> bool:
+    """The run was asked to stop before its end, and did; nothing was written since."""
+    events = read_events(folder)
+    return bool(events) and events[-1].get("kind") == "stopped"
+
+
 def read_index(folder: Path) -> list[Line]:
     """One object per step: how many groups and rollouts, mean reward, whether it was evaluated."""
     return read_lines(folder / INDEX)

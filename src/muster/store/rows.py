@@ -63,7 +63,8 @@ def to_parquet(groups: Sequence[Group], traces: Sequence[Sequence[Trace]] = ()) 
     """One row per rollout, in order; equal records give equal bytes."""
     table = pa.Table.from_pylist(list(_rows(groups, traces)), schema=SCHEMA)
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    # Checksums let a reader tell a flipped bit from a number.
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue().to_pybytes()
 
 
@@ -71,7 +72,9 @@ def from_parquet(data: bytes) -> Rollouts:
     """The groups, and the traces where there are any."""
     # Not a Python file: arrow would read it in threads of its own, and one that lets go of it
     # after the interpreter has ended aborts the process.
-    rows = pq.read_table(pa.BufferReader(data), use_threads=False).to_pylist()
+    rows = pq.read_table(
+        pa.BufferReader(data), use_threads=False, page_checksum_verification=True
+    ).to_pylist()
     by_group = [list(some) for _, some in groupby(rows, key=lambda row: row["group_id"])]
     has_traces = any(row["advantage"] is not None for row in rows)
     return Rollouts(

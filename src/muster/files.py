@@ -187,6 +187,17 @@ def write_by(write: Callable[[Path], object], path: Path, needed: int = 0) -> No
         write(path)
 
 
+def publish_by(write: Callable[[Path], object], path: Path) -> None:
+    """Lets a library write one file, which appears at `path` whole or not at all."""
+    temporary = temporary_for(path)
+    try:
+        write_by(write, temporary)
+        _sync(temporary)
+        _replace(temporary, path)
+    finally:
+        discard(temporary)
+
+
 def publish_folder(staging: Path, final: Path) -> None:
     """Renames `staging` to `final` once all that is in it is on disk; a `final` of before gives way."""
     with _told_of_room(final, 0):

@@ -8,6 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from muster.clock import Clock
+from muster.files import publish_by
 from muster.records import StepReport
 
 NUM_STEPS = 2
@@ -57,5 +58,5 @@ def _start(clock: Clock) -> profile:
 def _write(profiler: profile, path: Path, clock: Clock, say: Callable[[str], None]) -> None:
     clock.mark = nullcontext
     profiler.stop()
-    profiler.export_chrome_trace(str(path))
+    publish_by(lambda temporary: profiler.export_chrome_trace(str(temporary)), path)
     say(f"trace written to {path}: open it in Perfetto, or chrome://tracing")

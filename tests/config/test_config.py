@@ -13,6 +13,7 @@ from muster.config import (
     from_mapping,
     is_name,
     load,
+    minutes_of,
     reward_names,
     to_toml,
 )
@@ -182,6 +183,11 @@ BAD = [
     ("[run]\nname = '../x'", ["run.name", '"../x"', "a name of 1 to 100 characters"]),
     ("[run]\nseed = -1", ["run.seed", "-1", "at least 0"]),
     ("[run]\nkeep = 0", ["run.keep", "0", "at least 1"]),
+    ("[run]\nsave_every = -1", ["run.save_every", "-1", 'minutes as text such as "10 min"']),
+    ("[run]\nsave_every = true", ["run.save_every", "true", "steps as a whole number"]),
+    ("[run]\nsave_every = '5'", ["run.save_every", '"5"', "10 min"]),
+    ("[run]\nsave_every = '0 min'", ["run.save_every", '"0 min"', "10 min"]),
+    ("[run]\non_full_disk = 'wait'", ["run.on_full_disk", '"wait"', '"stop" or "go_on"']),
     ("[engine]\nkind = 'vlm'", ["engine.kind", '"vlm"', '"local"']),
     ("[engine]\nmax_mismatch = 0", ["engine.max_mismatch", "0", "above 0"]),
 ]
@@ -304,3 +310,13 @@ def test_a_falling_schedule_forbids_another_length():
 def test_the_configuration_is_free_of_torch():
     code = "import muster.config, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"), [("10 min", 10.0), ("1.5min", 1.5), ("90 minutes", 90.0), ("7", None), ("min", None)]
+)
+def test_an_interval_is_steps_or_minutes(text: str, minutes: float | None):
+    assert minutes_of(text) == minutes
+    if minutes:
+        assert load(None, {**FLAGS, "run.save_every": text}).run.save_every == text
+    assert load(None, {**FLAGS, "run.save_every": "7"}).run.save_every == 7

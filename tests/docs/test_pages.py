@@ -289,6 +289,7 @@ OTHER = {
         "run.threads": 1,
         "run.keep": 7,
         "run.save_every": 7,
+        "run.on_full_disk": "go_on",
         "run.table_every": 7,
         "run.budget_tokens": 7,
     }.items()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from muster.keeping import Keeper, Schedule, standing
 from muster.loop import train
 from muster.records import EvalReport, StepReport
 from muster.run import Watchers, run
+from muster.snapshot import snapshot
 from muster.store import RunStore, read_events, read_metrics
 from muster.using import locate, run_around
 from tiny import save_tiny_model
@@ -148,8 +150,6 @@ def test_a_disk_that_will_not_hold_it_is_found_before_the_first_byte(tmp_path: P
     kept.after(1)
     saved = kept.keeper.folder / "000001"
     size = sum(path.stat().st_size for path in saved.iterdir() if path.name != "manifest.json")
-    from muster.snapshot import snapshot
-
     assert size <= checkpoint.num_bytes(snapshot(kept.run)) < 1.3 * size
 
 
@@ -186,7 +186,7 @@ def test_a_disk_that_really_fills_up_leaves_the_last_checkpoint_and_a_clear_mess
     last = read_metrics(folder)[-1]["step"]
     # Now the logs have no room either.
     fill = small_disk / "fill"
-    with pytest.raises(OSError), fill.open("wb", buffering=0) as file:
+    with suppress(OSError), fill.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 512)
     with pytest.raises(DiskFullError, match="bytes are free"):

@@ -45,10 +45,9 @@ def by_content(field: str, value: object, digests: Mapping[str, str]) -> object:
 
 
 def edited_files(field: str, value: object, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """The files in the value whose content was another."""
-    return [
-        file for file in _files(field, value) if before.get(file, "") != after.get(file, before.get(file, ""))
-    ]
+    """The files in the value whose content was another; one that only one side knows can't be told."""
+    known = [file for file in _files(field, value) if file in before and file in after]
+    return [file for file in known if before[file] != after[file]]
 
 
 def leaves(config: Config) -> dict[str, object]:

@@ -40,7 +40,7 @@ class Kept:
         self.run = toy_run(num_steps=num_steps)
         next(train(self.run))  # so that the optimizer has a state
         self.store = RunStore.create(folder, "", {})
-        plan = Schedule(**{"keep": 2, **schedule})  # pyright: ignore[reportArgumentType]
+        plan = Schedule(**{"keep": 2, **schedule})
         self.keeper = Keeper(self.run, self.store, plan, self.said.append, lambda: self.time)
 
     def after(self, step: int, held_out: float | None = None, *, is_asked: bool = False) -> bool:

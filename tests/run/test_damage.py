@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -155,7 +155,7 @@ def test_a_moved_project_goes_on_and_a_changed_file_does_not(place: Path, tmp_pa
 
 
 @contextmanager
-def changed(path: Path) -> Iterator[None]:
+def changed(path: Path) -> Generator[None]:
     before = path.read_text()
     path.write_text(before + "\n")
     yield

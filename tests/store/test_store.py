@@ -257,9 +257,9 @@ def test_no_thread_of_arrow_holds_a_file_of_python(recorded: Path, monkeypatch: 
     """One that let go of it after the interpreter's end aborted `muster show` in 1 of 15 runs."""
     read, seen = parquet.read_table, list[object]()
 
-    def spy(source: object, *, use_threads: bool) -> pyarrow.Table:
+    def spy(source: object, *, use_threads: bool, page_checksum_verification: bool) -> pyarrow.Table:
         seen.append(source)
-        return read(source, use_threads=use_threads)
+        return read(source, use_threads=use_threads, page_checksum_verification=page_checksum_verification)
 
     monkeypatch.setattr(parquet, "read_table", spy)
     read_rollouts(recorded, 1)

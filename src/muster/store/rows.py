@@ -86,7 +86,10 @@ def from_parquet(data: bytes) -> Rollouts:
 def scores_from_parquet(data: bytes) -> tuple[PromptScores, ...]:
     """The scores of each group, in order, without what is large: its tokens and texts."""
     columns = ["group_id", "sample_id", "sample", "prompt_text", "score"]
-    rows = pq.read_table(pa.BufferReader(data), columns=columns, use_threads=False).to_pylist()
+    table = pq.read_table(
+        pa.BufferReader(data), columns=columns, use_threads=False, page_checksum_verification=True
+    )
+    rows = table.to_pylist()
     by_group = [list(some) for _, some in groupby(rows, key=lambda row: row["group_id"])]
     return tuple(
         PromptScores(_sample(some[0]), some[0]["prompt_text"], tuple(row["score"] for row in some))

@@ -64,9 +64,7 @@ def harm(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HARMS)
-@pytest.mark.parametrize(
-    "name", ["config.toml", "meta.json", "metrics.jsonl", "index", "timings.jsonl", "events.jsonl"]
-)
+@pytest.mark.parametrize("name", ["config.toml", "meta.json", "metrics.jsonl", "index", "events.jsonl"])
 def test_a_damaged_file_of_the_run_folder_is_told_or_recovered_from(
     place: Path, copied: Path, name: str, how: str, capsys: pytest.CaptureFixture[str]
 ):

@@ -134,9 +134,7 @@ def failing_at(number: int, code: int, *, stays: bool) -> Callable[[Operation], 
     return fail
 
 
-@pytest.mark.parametrize(
-    ("code", "stays"), [(errno.EIO, False), (errno.EIO, True), (errno.ENOSPC, False), (errno.ENOSPC, True)]
-)
+@pytest.mark.parametrize(("code", "stays"), [(errno.EIO, False), (errno.ENOSPC, False), (errno.ENOSPC, True)])
 def test_a_run_survives_the_failure_of_any_file_operation(
     code: int, stays: bool, memory: Path, reports: list[StepReport]
 ):  # P4, P5, B51

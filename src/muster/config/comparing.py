@@ -27,6 +27,8 @@ _HARMLESS = frozenset(
         "run.table_every",
     }
 )
+# A reward that broke a run is mended before the run goes on. What it scored before stays as it is.
+_MAY_BE_EDITED = frozenset({"reward.use"})
 _LENGTH = frozenset({"run.steps", "run.epochs"})
 
 
@@ -47,8 +49,8 @@ def compare(
     """The differences, of the settings and of the files that they name.
 
     `before` and `after` are the contents of those files, as `fingerprints` gives them: a file that was
-    moved is the same, and one that was edited is another. A run may be made longer or shorter where its
-    learning rate does not depend on its length.
+    moved is the same, and one that was edited is another; but a reward may be edited. A run may be made
+    longer or shorter where its learning rate does not depend on its length.
     """
     harmless = _HARMLESS | (_LENGTH if _is_length_free(old) and _is_length_free(new) else frozenset())
     olds, news = leaves(old), leaves(new)
@@ -57,18 +59,19 @@ def compare(
     for path in {**olds, **news}:
         was, now = olds.get(path), news.get(path)
         text = f"{path} was {shown_or_absent(was)} and is {shown_or_absent(now)}"
+        is_harmless = path in harmless or path.startswith(_HARMLESS_SECTIONS)
         contents = by_content(path, was, before or {}), by_content(path, now, after or {})
         if was == now:
             edited = edited_files(path, now, before or {}, after or {})
-            text = "\n  ".join(f"{path}: the content of {file} was another" for file in edited)
+            texts = [f"{path}: the content of {file} was another" for file in edited]
+            is_harmless |= path in _MAY_BE_EDITED
         elif contents[0] == contents[1]:
-            rest.append(f"{text}, with the same content")
-            continue
+            texts, is_harmless = [f"{text}, with the same content"], True
         elif contents[0] != was and contents[1] != now:
-            text += ", with another content"
-        if text:
-            is_harmless = path in harmless or path.startswith(_HARMLESS_SECTIONS)
-            (rest if is_harmless else changing).append(text)
+            texts = [f"{text}, with another content"]
+        else:
+            texts = [text]
+        (rest if is_harmless else changing).extend(texts)
     return Differences(tuple(changing), tuple(rest))
 
 

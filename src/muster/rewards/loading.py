@@ -66,7 +66,7 @@ def load_named(name: str, origin: Origin) -> Reward:
     if origin.digest is not None and _digest(origin.spec) != origin.digest:
         raise ConfigError(
             f"{origin.spec.rpartition(':')[0]} was changed while the run was on. "
-            "Put it back and resume the run, or start another one."
+            "Put it back, or stop the run and resume it."
         )
     return _reward(name, _function(origin.spec), origin.options, origin.convention)
 

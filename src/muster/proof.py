@@ -70,8 +70,8 @@ def _odd_stop(ids: Sequence[int], sampling: Sampling) -> str | None:
         return "it stopped, and sampling.ignore_eos is on. The engine looks for stops it was not given."
     if ids and not sampling.stop_strings and ids[-1] not in sampling.stop_ids:
         return (
-            f"it stopped, and its last token {ids[-1]} is none of the stop tokens {stops}. The engine ends at "
-            "other tokens, or leaves the one that was sampled out."
+            f"it stopped, and its last token {ids[-1]} is none of the stop tokens {stops}. The engine ends "
+            "at other tokens, or leaves the one that was sampled out."
         )
     return _stop_inside(ids[:-1], sampling.stop_ids, "goes on after it")
 

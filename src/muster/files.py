@@ -111,6 +111,12 @@ def publish_folder(staging: Path, final: Path) -> None:
     remove(old)
 
 
+def publish_file(staging: Path, final: Path) -> None:
+    """Renames the file `staging` to `final` once it is on disk; a `final` of before is replaced."""
+    _sync(staging)
+    _replace(staging, final)
+
+
 def make_folder(path: Path) -> None:
     """Makes the folder and those above it, on disk; fine where it is there."""
     if path.is_dir():

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-import httpx
 from huggingface_hub import CommitOperationAdd, HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
-from huggingface_hub.utils import get_token
+from huggingface_hub.utils import get_token, httpx
 
 from muster.errors import CheckpointError, ConfigError
 
@@ -63,16 +62,16 @@ def push(
     if constants.is_offline_mode():
         raise ConfigError("HF_HUB_OFFLINE is set, so nothing can be pushed. Unset it and push again.")
     api = HfApi(endpoint=endpoint)
-    additions = [
-        CommitOperationAdd(path_in_repo=path.relative_to(folder).as_posix(), path_or_fileobj=str(path))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix in PARTS
-    ]
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in PARTS]
 
     def make() -> str:
         return str(api.create_repo(repo, private=not public))
 
     def commit() -> object:
+        additions = [
+            CommitOperationAdd(path_in_repo=path.relative_to(folder).as_posix(), path_or_fileobj=str(path))
+            for path in files
+        ]
         return api.create_commit(repo, additions, commit_message="Add the model that Muster exported")
 
     try:
@@ -111,6 +110,8 @@ def _retried(call: Callable[[], Result], repo: str, wait: Callable[[float], obje
             said = _told(status, error)
             if status < 500 and status != 429:
                 raise _RefusalError(status, said) from None
+        except ValueError as error:
+            raise _RefusalError(400, f"it can't be sent: {_clean(str(error))}") from None
         except (httpx.TransportError, ConnectionError) as error:
             said = f"the hub can't be reached ({type(error).__name__}: {_clean(str(error))})"
     return _complain(repo, f"{said}, {len(WAITS_S) + 1} times in a row")

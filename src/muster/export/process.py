@@ -38,7 +38,9 @@ def read_alone(source: Path, held: Held) -> Reading:
 
 def _reading(source: Path, held: Held, ask: Callable[[str], str | None]) -> Reading:
     with tempfile.TemporaryDirectory(prefix="muster-export-") as scratch:
-        request = json.dumps({"source": str(source), "scratch": scratch, "held": asdict(held)})
+        # An adapter may name its base model by a path from here.
+        places = {"source": str(source.absolute()), "scratch": scratch, "directory": os.getcwd()}
+        request = json.dumps({**places, "held": asdict(held)})
         failure = ask(request)
         if failure is not None:
             raise CheckpointError(f"what was written can't be read back: {failure}. Nothing was published.")

@@ -72,6 +72,7 @@ def _peft(model: object) -> PeftModel:
 def answer(request: Mapping[str, object]) -> None:
     """Reads what the request names, and leaves the answer in its scratch folder."""
     source, scratch, held = (request[key] for key in ("source", "scratch", "held"))
+    os.chdir(str(request["directory"]))
     if not isinstance(held, dict):
         raise TypeError("a request holds what is asked")
     read(Path(str(source)), Held.from_plain(held)).save(Path(str(scratch)))

@@ -86,7 +86,7 @@ def fake_hub(script: dict[str, list[int]] | None = None) -> Generator[FakeHub]:
 
         do_GET = do_POST = handle_any  # noqa: N815
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Says nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -17,7 +17,7 @@ from muster.adapters import add_lora
 from muster.converted import named_ends, read_gguf
 from muster.errors import CheckpointError, ConfigError
 from muster.export import Gguf, export_model
-from muster.export.gguf import pairs_from_halves
+from muster.export.gguf import DType, pairs_from_halves
 from muster.export.held import TEXTS
 from muster.export.reading import read
 from muster.policy import Policy
@@ -80,7 +80,7 @@ def policy_of(base: Path, *, adapter: bool = False) -> Policy:
     return policy
 
 
-def export(policy: Policy, path: Path, base: Path, dtype="f32", **options):
+def export(policy: Policy, path: Path, base: Path, dtype: DType = "f32", **options):
     options = {name: value for name, value in {"read_back": read, **options}.items() if value}
     return export_model(
         policy, path, card="", probes=PROBES, base_path=str(base), gguf=Gguf(dtype), **options

@@ -50,12 +50,9 @@ class Lessons:
             self.warnings.append(
                 "nothing to learn from: no rollout that counts has an advantage; the weights stay"
             )
+            temperature = self.run.objective.temperature
             self.mismatch = prove(
-                self.run,
-                self.groups,
-                step=step,
-                temperature=self.run.objective.temperature,
-                weights=state.old,
+                self.run, self.groups, step=step, temperature=temperature, weights=state.old
             )
             return
         self.batch = add_reference(self.run, self.batch)
@@ -107,24 +104,11 @@ class Lessons:
             clock=run.clock,
         )
         if not self.results:
-            self._prove_by(done)
+            self.mismatch = _proven_by(run, self.groups, done)
         self.results.append(done)
         self.logprobs[rows] = done.scores.logprobs.to(self.logprobs.dtype)
         self.entropy[rows] = done.scores.entropy.to(self.entropy.dtype)
         self._count_skips(done)
-
-    def _prove_by(self, first: Updated) -> None:
-        """The first update's forward has scored what was sampled: the proof is there at no cost."""
-        run, state = self.run, self.run.state
-        self.mismatch = first.stats["sampling/sampling_logp_difference/mean"].value
-        refuse_mismatch(
-            run,
-            self.mismatch,
-            self.groups,
-            step=state.step + 1,
-            temperature=run.objective.temperature,
-            weights=state.old,
-        )
 
     def _count_skips(self, done: Updated) -> None:
         state = self.run.state
@@ -193,3 +177,17 @@ def present(groups: Sequence[Group]) -> Tensor:
     """[P G] True where a group has a rollout; groups may differ in size."""
     sizes = torch.tensor([len(group.rollouts) for group in groups])
     return torch.arange(int(sizes.max())) < sizes[:, None]
+
+
+def _proven_by(run: Run, groups: Sequence[Group], first: Updated) -> float | None:
+    """The sampler's difference, by the step's first update: its forward scored what was sampled anyway."""
+    gap = first.stats["sampling/sampling_logp_difference/mean"].value
+    refuse_mismatch(
+        run,
+        gap,
+        groups,
+        step=run.state.step + 1,
+        temperature=run.objective.temperature,
+        weights=run.state.old,
+    )
+    return gap

@@ -82,11 +82,6 @@ class Policy:
         return self.plain_because is None
 
     @property
-    def is_adapter(self) -> bool:
-        """Whether an adapter on the model is what is trained, and not the model's own weights."""
-        return isinstance(self.model, PeftModel)
-
-    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.model.parameters()).device

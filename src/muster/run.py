@@ -15,7 +15,7 @@ from muster.config import Config, load, result_changing_differences, to_toml
 from muster.engines.local import LocalEngine
 from muster.engines.products import restored
 from muster.errors import CheckpointError, ConfigError
-from muster.export import export_model, model_card
+from muster.export import export_model, form_of, model_card
 from muster.history import History
 from muster.loop import train
 from muster.optimizer import optimizer_order
@@ -275,7 +275,7 @@ def _finish(session: Run, materials: Materials, store: RunStore, told: Watchers)
         card=model_card(
             materials.config,
             read_metrics(store.folder),
-            form="adapter" if session.policy.is_adapter else "weights",
+            form=form_of(session.policy),
         ),
         probes=[item.ids for item in session.items],
         base_path=materials.config.model.path,

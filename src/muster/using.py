@@ -21,7 +21,7 @@ from muster.data import encode_prompts
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
 from muster.errors import CheckpointError, ConfigError
-from muster.export import Gguf, Proof, export_model, model_card
+from muster.export import Gguf, Proof, export_model, form_of, model_card
 from muster.gather import without_end
 from muster.inputs import load_held_out, load_training
 from muster.policy import Policy
@@ -132,12 +132,11 @@ def export(
     tokenizer = pretrained.load_tokenizer(place.model.path)
     policy = load_policy(place, tokenizer, seed=config.run.seed)
     run = run_around(source)
-    stays_adapter = policy.is_adapter and not merge and gguf is None
     return export_model(
         policy,
         target,
         card=model_card(
-            config, read_metrics(run) if run else [], form="adapter" if stays_adapter else "weights"
+            config, read_metrics(run) if run else [], form=form_of(policy, merge=merge, gguf=gguf)
         ),
         probes=[tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in PROBES],
         base_path=config.model.path,

@@ -4,6 +4,6 @@ from muster.export.card import model_card
 from muster.export.gguf import Gguf
 from muster.export.process import shared_reader
 from muster.export.proof import Proof
-from muster.export.writing import export_model
+from muster.export.writing import export_model, form_of
 
-__all__ = ["Gguf", "Proof", "export_model", "model_card", "shared_reader"]
+__all__ = ["Gguf", "Proof", "export_model", "form_of", "model_card", "shared_reader"]

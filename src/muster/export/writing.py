@@ -10,6 +10,7 @@ from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from muster.errors import CheckpointError
+from muster.export.card import Form
 from muster.export.gguf import Gguf, as_stored, refuse_unfit, special_of, tokens_of, write_gguf
 from muster.export.held import Held, Reading, ask, fingerprint_of_tokens
 from muster.export.process import Reader, read_fresh
@@ -23,6 +24,11 @@ TOLERANCE = 1e-3
 """Nats by which logprobs of the read-back model may differ: merging an adapter rounds."""
 
 CARD = "README.md"
+
+
+def form_of(policy: Policy, *, merge: bool = False, gguf: Gguf | None = None) -> Form:
+    """What an export of the policy is: an adapter, or full weights."""
+    return "adapter" if isinstance(policy.model, PeftModel) and not merge and gguf is None else "weights"
 
 
 def export_model(
@@ -48,8 +54,9 @@ def export_model(
     shutil.rmtree(staging, ignore_errors=True)
     make_folder(staging)
     try:
-        is_full = (merge or gguf is not None) and isinstance(policy.model, PeftModel)
-        model = _merged(policy.model) if is_full and isinstance(policy.model, PeftModel) else policy.model
+        model = policy.model
+        if isinstance(model, PeftModel) and form_of(policy, merge=merge, gguf=gguf) == "weights":
+            model = _merged(model)
         if gguf is None:
             _write(model, policy, staging)
             (staging / CARD).write_text(card, encoding="utf-8")

@@ -1,6 +1,7 @@
 """What every test runs under: offline, one thread, a cache of its own, shapes checked at run time."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ settings.load_profile("muster")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Converted models of tests go to a folder of theirs, unless the caller names one."""
     os.environ.setdefault("MUSTER_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_reader() -> Iterator[None]:
+    """Exports of all tests are read back by one process: starting Python for each would take minutes."""
+    from muster.export import shared_reader
+
+    with shared_reader():
+        yield
 
 
 @pytest.fixture(autouse=True)

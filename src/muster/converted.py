@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -28,7 +29,7 @@ from muster.errors import ModelError
 from muster.files import make_folder, publish_folder, remove, write_by
 from muster.quiet import quiet
 
-FORMAT = 2
+FORMAT = 3
 """Part of a folder's name: counts up when the conversion writes something else."""
 
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "</s>")
@@ -87,7 +88,7 @@ def _convert_into(gguf: Path, final: Path) -> None:
     _remove_stale(final)
     with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as work:
         staging = Path(work) / "model"
-        model, tokenizer = _read(_alone(gguf, Path(work) / "source"), gguf)
+        model, tokenizer = read_gguf(gguf)
         with quiet():
             write_by(model.save_pretrained, staging)
             write_by(tokenizer.save_pretrained, staging)
@@ -119,8 +120,13 @@ def _alone(gguf: Path, folder: Path) -> Path:
     return link
 
 
+def read_gguf(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of the GGUF; whatever fails in between is a ModelError that names the file."""
+    with tempfile.TemporaryDirectory(prefix="muster-gguf-") as work:
+        return _read(_alone(gguf, Path(work) / "source"), gguf)
+
+
 def _read(source: Path, gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer of the GGUF; whatever the reading raises becomes an error that names the file."""
     try:
         with quiet():
             tokenizer = _read_tokenizer(source)
@@ -134,10 +140,17 @@ def _read(source: Path, gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenize
         ) from error
     model.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=_end_ids(tokenizer),
+        eos_token_id=sorted({*_end_ids(tokenizer), *named_ends(source)}),
         pad_token_id=tokenizer.pad_token_id,
     )
     return model, tokenizer
+
+
+def named_ends(gguf: Path) -> tuple[int, ...]:
+    """The tokens that the file itself names as ends: of a text, a turn, a message."""
+    reader = GGUFReader(gguf)
+    fields = [reader.get_field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    return tuple(sorted({int(field.contents()) for field in fields if field is not None}))
 
 
 def _end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -175,9 +188,27 @@ def _read_model(source: Path) -> PreTrainedModel:
         str(source.parent), gguf_file=source.name, dtype=torch.float32, trust_remote_code=False
     )
     config = loaded.config
+    _scale_positions(config, source)
     if hasattr(config, "quantization_config"):
         delattr(config, "quantization_config")
     with torch.random.fork_rng(devices=[]):
         fresh = type(loaded)(config)
     fresh.load_state_dict(loaded.state_dict())
     return fresh
+
+
+def _scale_positions(config: PreTrainedConfig, source: Path) -> None:
+    """Sets the scaling of positions that the file names, which transformers 5.24 reads past."""
+    reader = GGUFReader(source)
+    scaling = {
+        name.partition(".rope.scaling.")[2]: field.contents()
+        for name, field in reader.fields.items()
+        if ".rope.scaling." in name
+    }
+    kind = "by a table" if any(t.name == "rope_freqs.weight" for t in reader.tensors) else scaling.get("type")
+    parameters = config.rope_parameters
+    if kind in (None, "none") or parameters.get("rope_type", "default") != "default":
+        return
+    if kind != "linear":
+        raise ValueError(f"its positions are scaled ({kind}) in a way that can't be read from a GGUF yet")
+    config.rope_parameters = {**parameters, "rope_type": "linear", "factor": float(scaling["factor"])}

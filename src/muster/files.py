@@ -177,6 +177,20 @@ def staged(final: Path) -> Generator[Path]:
         discard(staging)
 
 
+@contextlib.contextmanager
+def staged_file(final: Path) -> Generator[Path]:
+    """A path of the same name to write to: one file, published as `staged` does a folder."""
+    staging = final.with_name(f".{final.name}.partial")
+    discard(staging)
+    try:
+        make_folder(staging)
+        yield staging / final.name
+        _sync(staging / final.name)
+        _replace(staging / final.name, final)
+    finally:
+        discard(staging)
+
+
 def write_by(write: Callable[[Path], object], path: Path, needed: int = 0) -> None:
     """Lets a library write a file or a folder of a staging folder, `needed` bytes of it.
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from muster.algo import metrics as sums
-from muster.batch import Batch, Row, collate, count_totals
-from muster.errors import EngineError, TrainingError
+from muster.batch import Batch, count_totals
+from muster.errors import TrainingError
 from muster.judge import Verdict
+from muster.proof import prove, refuse_mismatch
 from muster.records import Group, Trace
 from muster.runstate import Run
 from muster.update import Updated, score_in_parts, update
@@ -36,6 +36,8 @@ class Lessons:
         self.results: list[Updated] = []
         self.warnings: list[str] = []
         self.last_rate: float | None = None
+        self.mismatch: float | None = None
+        """Mean |logprob difference| of sampler and trainer, in nats, over the tokens scored first."""
         shape = self.batch.ids.shape
         self.logprobs, self.entropy = torch.zeros(shape), torch.zeros(shape)
 
@@ -48,7 +50,10 @@ class Lessons:
             self.warnings.append(
                 "nothing to learn from: no rollout that counts has an advantage; the weights stay"
             )
-            _probe(self.run, self.groups)
+            temperature = self.run.objective.temperature
+            self.mismatch = prove(
+                self.run, self.groups, step=step, temperature=temperature, weights=state.old
+            )
             return
         self.batch = add_reference(self.run, self.batch)
         if num_updates > 1 or not state.is_on_policy:
@@ -99,7 +104,7 @@ class Lessons:
             clock=run.clock,
         )
         if not self.results:
-            _check_sampler(run, done.stats["sampling/sampling_logp_difference/mean"].value)
+            self.mismatch = _proven_by(run, self.groups, done)
         self.results.append(done)
         self.logprobs[rows] = done.scores.logprobs.to(self.logprobs.dtype)
         self.entropy[rows] = done.scores.entropy.to(self.entropy.dtype)
@@ -174,24 +179,15 @@ def present(groups: Sequence[Group]) -> Tensor:
     return torch.arange(int(sizes.max())) < sizes[:, None]
 
 
-def _probe(run: Run, groups: Sequence[Group]) -> None:
-    """Re-scores one rollout on a step without updates, so that every step proves the sampler."""
-    rollouts = [(group, r) for group in groups for r in group.rollouts if r.completion.ids]
-    if not rollouts:
-        return
-    group, rollout = min(rollouts, key=lambda pair: len(pair[1].completion.ids))
-    batch = collate([group.prompt.ids], [Row(0, rollout.completion, 0.0)])
-    with run.policy.using(run.state.old):
-        scores = score_in_parts(run.policy, batch, run.objective.temperature, run.budget)
-    gap = sums.stat((scores.logprobs - batch.sampler_logprobs).abs(), batch.mask)
-    _check_sampler(run, gap.value)
-
-
-def _check_sampler(run: Run, gap: float | None) -> None:
-    """Stops where the sampler's logprobs are not the trainer's."""
-    if gap is not None and not gap <= run.plan.max_mismatch:
-        raise EngineError(
-            f"sampler and trainer disagree: mean |logprob difference| is {gap:.4g} nats at step "
-            f"{run.state.step + 1}, above engine.max_mismatch = {run.plan.max_mismatch}. What was sampled is "
-            "not the policy being trained: the weights were not synced, or the two run at different settings."
-        )
+def _proven_by(run: Run, groups: Sequence[Group], first: Updated) -> float | None:
+    """The sampler's difference, by the step's first update: its forward scored what was sampled anyway."""
+    gap = first.stats["sampling/sampling_logp_difference/mean"].value
+    refuse_mismatch(
+        run,
+        gap,
+        groups,
+        step=run.state.step + 1,
+        temperature=run.objective.temperature,
+        weights=run.state.old,
+    )
+    return gap

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from muster.algo.ratios import sequence_sum
 from muster.batch import Batch, Row, collate
+from muster.engines.base import Sampling
 from muster.findings import Setup, find, look
 from muster.history import visits_of
 from muster.judge import raw_signal
 from muster.learn import Lessons, add_reference, present
+from muster.proof import prove, refuse_odd
 from muster.records import EvalReport, Group, StepReport, StreamKey, Trace
 from muster.rewards import refuse_failures
 from muster.runstate import Run
@@ -92,6 +94,7 @@ def take_step(run: Run) -> StepReport:
         "num_tokens": run.state.num_tokens,
         "epoch": run.state.drawn / len(run.items),
         "learning_rate": lessons.last_rate,
+        "sampling/mismatch": lessons.mismatch,
     }
     noted = run.collector.take_noted()
     report = evaluate_if_due(run)
@@ -119,10 +122,18 @@ def evaluate_if_due(run: Run) -> EvalReport | None:
     engine = run.collector.engine
     if old is not None:
         engine.load_weights(run.policy.trainable(), run.state.version)
-    report = run.evaluation.run(step, run.collector, run.clock)
+    report = _proven(run, run.evaluation.run(step, run.collector, run.clock), run.evaluation.sampling)
     if old is not None:
         engine.load_weights(old.items(), run.state.old_version)
     return report
+
+
+def _proven(run: Run, report: EvalReport, sampling: Sampling) -> EvalReport:
+    """The report with the figure that says that the policy as it is now was measured."""
+    refuse_odd(report.groups, sampling, run.state.version, report.step)
+    with run.clock.phase("eval"):
+        gap = prove(run, report.groups, step=report.step, temperature=sampling.temperature, weights=None)
+    return replace(report, metrics={**report.metrics, "eval_sampling/mismatch": gap})
 
 
 def _gather(run: Run, step: int) -> tuple[list[Group], list[Group], list[str]]:
@@ -140,6 +151,7 @@ def _gather(run: Run, step: int) -> tuple[list[Group], list[Group], list[str]]:
         keys = [StreamKey(plan.seed, step, slot, attempt) for slot in slots]
         items = [run.items[index] for index in drawn]
         collected = run.collector.collect(items, keys, run.sampling, run.clock)
+        refuse_odd(collected, run.sampling, run.state.old_version, step)
         groups |= dict(zip(slots, collected, strict=True))
         slots = [slot for slot, signal in zip(slots, raw_signal(collected), strict=True) if not signal]
         if not slots:

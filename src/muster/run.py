@@ -11,7 +11,7 @@ import torch
 from muster.assemble import Materials, Say, assemble, load_policy, prepare
 from muster.clock import Progress, unwatched
 from muster.config import Config, fingerprints, minutes_of, to_toml
-from muster.export import export_model, model_card
+from muster.export import export_model, form_of, model_card
 from muster.keeping import Keeper, Schedule, standing
 from muster.loop import train
 from muster.records import StepReport
@@ -196,12 +196,18 @@ def _finish(session: Run, materials: Materials, store: RunStore, told: Watchers)
     """Exports the trained model, verified, and closes the run's record."""
     told.progress("export", 0, 0)
     final = store.folder / "final"
-    difference = export_model(
+    proof = export_model(
         session.policy,
         final,
-        card=model_card(materials.config, read_metrics(store.folder)),
-        probes=[item.ids for item in session.items[:2]],
+        card=model_card(
+            materials.config,
+            read_metrics(store.folder),
+            form=form_of(session.policy),
+        ),
+        probes=[item.ids for item in session.items],
         base_path=materials.config.model.path,
     )
-    store.append_event("end", step=session.state.step, export_difference=difference)
-    told.say(f"exported to {final}; read back, its logprobs differ by at most {difference:.1e}")
+    store.append_event(
+        "end", step=session.state.step, export_difference=proof.difference, export_moved=proof.moved
+    )
+    told.say(f"exported to {final}; read back by a process of its own, {proof}")

@@ -5,6 +5,7 @@ What is used may be a run's folder, its `final` model, one of its checkpoints, a
 
 import json
 import math
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,14 +14,14 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from muster import assemble, checkpoint, pretrained
+from muster import assemble, checkpoint, hub, pretrained
 from muster.clock import Clock
 from muster.config import Config, ModelConfig, load
 from muster.data import encode_prompts
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
 from muster.errors import CheckpointError, ConfigError
-from muster.export import export_model, model_card
+from muster.export import Gguf, Proof, export_model, form_of, model_card
 from muster.gather import without_end
 from muster.inputs import load_held_out, load_training
 from muster.policy import Policy
@@ -29,8 +30,11 @@ from muster.rewards import check_columns
 from muster.run import Watchers
 from muster.store import held_out_rewards, read_metrics
 
-PROBE = "Muster gathers a group of answers to one question and makes the better ones more likely."
-"""A text on which an export is compared with what it was made from."""
+PROBES = (
+    "Muster gathers a group of answers to one question and makes the better ones more likely.",
+    "Question: what is 17 + 25?\nAnswer: ",
+)
+"""Texts on which an export is compared with what it was made from."""
 
 
 class Place(NamedTuple):
@@ -113,15 +117,17 @@ def generate(
         yield [str(tokenizer.decode(without_end(completion.ids, ends))) for completion in completions]
 
 
-def export(config: Config, source: Path, target: Path, *, merge: bool) -> float:
-    """Writes what `source` holds to a folder of its own, read back and compared; the largest difference.
+def export(
+    config: Config, source: Path, target: Path, *, merge: bool = False, gguf: Gguf | None = None
+) -> Proof:
+    """Writes what `source` holds to a folder of its own, or a GGUF file, read back and compared.
 
-    `source` is a run's folder, or a checkpoint (`best` is one) or `final` in it. With `merge` an adapter
-    becomes part of full weights.
+    `source` is a run's folder, or a checkpoint (`best` is one) or `final` in it. With `merge`, and in a
+    GGUF, an adapter becomes part of full weights.
     """
     target = target.absolute()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} is there already and not empty. Name a folder that is new.")
+    if target.is_file() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        raise ConfigError(f"{target} is there already and not empty. Name one that is new.")
     place = locate(source, config)
     tokenizer = pretrained.load_tokenizer(place.model.path)
     policy = load_policy(place, tokenizer, seed=config.run.seed)
@@ -129,11 +135,34 @@ def export(config: Config, source: Path, target: Path, *, merge: bool) -> float:
     return export_model(
         policy,
         target,
-        card=model_card(config, read_metrics(run) if run else []),
-        probes=[tuple(tokenizer(PROBE, add_special_tokens=False)["input_ids"])],
-        base_path=place.model.path,
+        card=model_card(
+            config, read_metrics(run) if run else [], form=form_of(policy, merge=merge, gguf=gguf)
+        ),
+        probes=[tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in PROBES],
+        base_path=config.model.path,
         merge=merge,
+        gguf=gguf,
     )
+
+
+def push(
+    config: Config, source: Path, repo: str, *, merge: bool = False, public: bool = False
+) -> tuple[str, Proof]:
+    """Exports what `source` holds, verified, and sends it to the hub; its address there and the proof.
+
+    An adapter whose model lies on this machine alone would load nowhere else, so it has to be merged.
+    """
+    hub.refuse_bad_name(repo)
+    with tempfile.TemporaryDirectory(prefix="muster-push-") as folder:
+        target = Path(folder) / "model"
+        proof = export(config, source, target, merge=merge)
+        adapter = target / "adapter_config.json"
+        if adapter.is_file() and (Path(base := _base_of(adapter)).exists()):
+            raise ConfigError(
+                f"the adapter is for {base}, which is on this machine alone, so nobody could load it from a "
+                "hub. Push full weights with --merge."
+            )
+        return hub.push(target, repo, public=public), proof
 
 
 class Asking(NamedTuple):

@@ -34,7 +34,9 @@ def test_read_only_verbs_never_import_torch(verb: str, recorded: Path, tmp_path:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("verb", ["train", "check", "eval", "generate", "export", "show", "config", "init"])
+@pytest.mark.parametrize(
+    "verb", ["train", "check", "eval", "generate", "export", "push", "show", "config", "init"]
+)
 def test_every_verb_has_examples_in_its_help(verb: str, capsys: Capture):
     assert main([verb, "--help"]) == 0
     assert f"muster {verb}" in capsys.readouterr().out.partition("Examples")[2]

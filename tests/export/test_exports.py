@@ -35,7 +35,7 @@ def policy_from(folder: Path, targets=None) -> Policy:
             for name, param in model.named_parameters():
                 if "lora_B" in name:
                     param.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(len(name)))
-    return Policy(model, tiny_tokenizer(), max_tokens=128)
+    return Policy(model, pretrained.load_tokenizer(str(folder)), max_tokens=128)
 
 
 def logits_of(model) -> torch.Tensor:
@@ -43,8 +43,10 @@ def logits_of(model) -> torch.Tensor:
         return model(input_ids=torch.tensor([PROBES[0]])).logits
 
 
-def write(policy, folder, base, *, merge=False):
-    return export_model(policy, folder, card="# card", probes=PROBES, base_path=str(base), merge=merge)
+def write(policy, folder, base, **options):
+    return export_model(
+        policy, folder, card="# card", probes=PROBES, base_path=str(base), **options
+    ).difference
 
 
 def test_full_weights_reload_as_they_were_trained(tmp_path):
@@ -131,15 +133,6 @@ def test_a_merge_of_weights_that_do_not_line_up_is_refused(tmp_path):  # B61
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base"]
 
 
-def test_a_model_that_reads_back_differently_is_not_written(tmp_path):
-    base = save_tiny_model(tmp_path / "base")
-    other = save_tiny_model(tmp_path / "other", seed=5)
-    policy = policy_from(base, ("q_proj",))
-    with pytest.raises(CheckpointError, match="differ by"):
-        write(policy, tmp_path / "out", other)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "other"]
-
-
 @pytest.mark.parametrize("probe", [0, 1])
 def test_a_model_that_reads_back_as_nan_is_not_written(tmp_path, probe):
     base = save_tiny_model(tmp_path / "base")
@@ -150,12 +143,3 @@ def test_a_model_that_reads_back_as_nan_is_not_written(tmp_path, probe):
     with pytest.raises(CheckpointError, match="nan nats"):
         write(policy, tmp_path / "out", base)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_earlier_export_survives_one_that_fails(tmp_path):
-    base = save_tiny_model(tmp_path / "base")
-    write(policy_from(base), tmp_path / "out", base)
-    other = save_tiny_model(tmp_path / "other", seed=5)
-    with pytest.raises(CheckpointError):
-        write(policy_from(base, ("q_proj",)), tmp_path / "out", other)
-    assert (tmp_path / "out" / "model.safetensors").exists()

@@ -95,5 +95,5 @@ def test_groups_without_signal_are_sent_through_where_they_teach_in_another_way(
     assert entropy == [([], [8])] * 3
 
 
-def test_a_step_without_any_signal_scores_one_rollout_to_prove_the_sampler():
-    assert passes_of_steps(reward=always_one) == [([1], [])] * 3
+def test_a_step_without_any_signal_scores_one_completion_of_a_few_groups_to_prove_the_sampler():
+    assert passes_of_steps(reward=always_one) == [([2], [])] * 3

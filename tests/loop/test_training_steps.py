@@ -265,7 +265,8 @@ class Empty(Lying):
 
     def generate(self, prompts, sampling):
         groups = super().generate(prompts, sampling)
-        nothing = Completion(ids=(), sampler_logprobs=(), finish_reason="stop", version=0)
+        version = groups[0][0].version
+        nothing = Completion(ids=(), sampler_logprobs=(), finish_reason="stop", version=version)
         return [[nothing, *group[1:]] for group in groups]
 
 

@@ -46,25 +46,9 @@ def test_failed_rewards_above_the_share_stop_the_run_before_an_update():
     assert same(before, weights_of(run))
 
 
-class Stale(Lying):
-    """An engine that never takes new weights."""
-
-    def load_weights(self, weights, version):
-        if version == 0:
-            self.inner.load_weights([(name, tensor.clone()) for name, tensor in weights], version)
-
-
 @pytest.mark.parametrize("reward", [low_bytes, always_one])
 def test_a_sampler_that_is_not_the_trainers_policy_stops_the_run(reward):
     policy = tiny_policy()
     run = toy_run(policy, reward, engine=Lying(LocalEngine(policy), -0.5))
     with pytest.raises(EngineError, match=r"0\.5 nats at step 1"):
         list(train(run))
-
-
-def test_a_sampler_on_stale_weights_stops_the_run():
-    policy = tiny_policy()
-    run = toy_run(policy, engine=Stale(LocalEngine(policy), 0.0), lr=2e-2, num_steps=5)
-    with pytest.raises(EngineError, match="not synced"):
-        list(train(run))
-    assert run.state.step >= 1

@@ -163,11 +163,11 @@ def test_a_name_that_is_no_folder_is_no_part_of_the_run_one_stands_in(place, mon
     ("name", "merge"), [("full", False), ("full", True), ("lora", False), ("lora", True)]
 )
 def test_a_run_is_exported_to_a_folder_of_its_own(place, tmp_path, name, merge):
-    difference = export(config_of(place, name), place / "runs" / name, tmp_path / "out", merge=merge)
-    assert difference < 1e-4
+    proof = export(config_of(place, name), place / "runs" / name, tmp_path / "out", merge=merge)
+    assert proof.difference < 1e-4
     assert (tmp_path / "out" / "adapter_config.json").exists() == (name == "lora" and not merge)
     assert ask(tmp_path / "out", ["hello"]) == ask(place / "runs" / name, ["hello"])
-    assert "Held-out mean reward" in (tmp_path / "out" / "README.md").read_text()
+    assert "## Held-out result\n\n| step | mean reward |" in (tmp_path / "out" / "README.md").read_text()
     if merge:
         AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
 

@@ -20,6 +20,7 @@ from muster.cli.export import export
 from muster.cli.flags import gather_overrides
 from muster.cli.generate import generate
 from muster.cli.init import init
+from muster.cli.push import push
 from muster.cli.reward import try_out
 from muster.cli.show import show
 from muster.cli.stopping import SecondSignal
@@ -38,6 +39,7 @@ VERBS = {
     "eval": evaluate,
     "generate": generate,
     "export": export,
+    "push": push,
     "show": show,
     "config": config,
     "init": init,

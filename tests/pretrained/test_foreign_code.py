@@ -1,4 +1,4 @@
-"""A model, tokenizer, adapter or GGUF that comes with code or asks for some: refused or ignored, never run."""
+"""A model, tokenizer, adapter or GGUF that comes with code, or asks for it: refused or ignored, never run."""
 
 import contextlib
 import json

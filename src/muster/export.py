@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from muster import pretrained
 from muster.config import Config, to_toml
 from muster.errors import CheckpointError
+from muster.escaping import escape_markdown
 from muster.files import need_room, staged, write_atomic, write_by
 from muster.policy import Policy
 from muster.quiet import quiet
@@ -102,15 +103,16 @@ def _read_back(policy: Policy, folder: Path, probes: Sequence[tuple[int, ...]], 
 def model_card(config: Config, metrics: Sequence[Mapping[str, object]]) -> str:
     """A README for the exported model: what it was trained from and how, and its held-out result."""
     held_out = [line for line in metrics if line.get("eval_reward") is not None]
+    rewards = escape_markdown(", ".join(config.reward.use))
     lines = [
         "---",
         "library_name: transformers",
         "tags: [grpo, muster]",
         "---",
         "",
-        f"# {Path(config.model.path).name}, fine-tuned with Muster",
+        f"# {escape_markdown(Path(config.model.path).name)}, fine-tuned with Muster",
         "",
-        f"Recipe `{config.algo.recipe}`, reward {', '.join(f'`{name}`' for name in config.reward.use)}.",
+        f"Recipe {escape_markdown(config.algo.recipe)}, reward {rewards}.",
         "",
     ]
     if held_out:

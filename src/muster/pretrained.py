@@ -29,6 +29,8 @@ Say = Callable[[str], None]
 KERNEL_KEYS = ("attn_implementation", "_attn_implementation", "experts_implementation")
 """Settings of a model that may name a kernel on the hub, which is a program."""
 
+_PART = re.compile(r"[^/\\\x00]+\.safetensors")
+
 HUB_ID = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?", re.ASCII)
 
 
@@ -161,7 +163,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _refuse_pickles(place: str) -> None:
-    """Refuses weights that would have to be unpickled.
+    """Refuses weights that would have to be unpickled, and an index that leads to some, or out of its folder.
 
     Asked before transformers is: for a hub id without safetensors it would have a bot convert them.
     """
@@ -171,6 +173,14 @@ def _refuse_pickles(place: str) -> None:
             "safetensors are read: opening .bin, .pt or .pth files can run code. Where you trust the model, "
             "load it with transformers and write it with save_pretrained."
         )
+    index = _file_of(place, SAFE_WEIGHTS_INDEX_NAME)
+    parts = _json_object(index).get("weight_map") if index is not None else {}
+    for name in parts.values() if isinstance(parts, dict) else [parts]:
+        if not isinstance(name, str) or not _PART.fullmatch(name):
+            raise ModelError(
+                f"the {SAFE_WEIGHTS_INDEX_NAME} of model {place!r} names {name!r}; parts are "
+                ".safetensors files beside it. Get the model again from where it came from."
+            )
 
 
 def _refuse_code(place: str) -> None:

@@ -12,6 +12,8 @@ from muster.config.toml import toml_value
 from muster.redaction import HIDDEN, is_secret_name, redacted, without_secrets
 
 _MAX_SHOWN = 80
+MAX_PROBLEMS = 50
+"""That are told of fields which are wrong by themselves."""
 
 
 class Problem(NamedTuple):
@@ -78,7 +80,8 @@ def unwritable(value: object, keys: tuple[str, ...] = ()) -> Iterator[Problem]:
 def field_problems(error: ValidationError, tree: Mapping[str, object]) -> list[Problem]:
     """One problem for each field that is wrong by itself, unknown or missing."""
     found: dict[tuple[str, ...], Problem] = {}
-    for details in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    for details in errors[:MAX_PROBLEMS]:
         keys = _field_keys(details["loc"])
         value = _value_at(tree, keys)
         if details["type"] == "extra_forbidden":
@@ -90,6 +93,8 @@ def field_problems(error: ValidationError, tree: Mapping[str, object]) -> list[P
             rule = str(details.get("ctx", {}).get("error", ""))
             new = [wrong(".".join(keys), value, rule or (allowed(info) if info else "a table"))]
         found |= {problem.keys: problem for problem in new if problem.keys not in found}
+    if more := len(errors[MAX_PROBLEMS:]):
+        found["",] = Problem(("configuration",), f"has {more:,} problems more")
     return list(found.values())
 
 

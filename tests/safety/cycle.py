@@ -98,12 +98,12 @@ def calls() -> dict[str, Sequence[str]]:
 def watch_torch() -> None:
     """Notes every use of torch's loader, which unpickles by a class of its own."""
     import torch
-    from sitecustomize import _note
+    from sitecustomize import note
 
     load = torch.load
 
     def noted(*arguments, **options):
-        _note("torch.load")
+        note("torch.load")
         return load(*arguments, **options)
 
     torch.load = noted

@@ -72,9 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A full disk, a folder that went away: the last checkpoint, if there is one, is whole.
         return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
-    except Exception:
-        # Python would print values that a message repeats as they are: escapes, keys.
-        return _complain(f"a fault in Muster, or in code that it was given to run:\n{format_exc()}", FAILED)
+    except Exception as error:
+        return _complain(_fault(error), FAILED)
 
 
 def _app() -> App:
@@ -101,6 +100,17 @@ def _version() -> str:
         return version("muster-rl")
     except PackageNotFoundError:
         return "unknown: not installed"
+
+
+def _fault(error: Exception) -> str:
+    """What to say of an error that nobody meant to raise."""
+    if isinstance(error, UnicodeEncodeError) and error.encoding == sys.getfilesystemencoding():
+        return (
+            f"{error.object!r} can't be the name of a file where names are written in {error.encoding}. "
+            "Set the environment variable PYTHONUTF8=1, or use a UTF-8 locale."
+        )
+    # Printed here: Python would print values that a message repeats as they are, escapes and keys.
+    return f"a fault in Muster, or in code that it was given to run:\n{format_exc()}"
 
 
 def _complain(message: str, code: int) -> int:

@@ -10,7 +10,7 @@ import sys
 _LOG = os.environ.get("MUSTER_AUDIT_LOG")
 
 
-def _note(what: str) -> None:
+def note(what: str) -> None:
     # One write, so that lines of several processes do not mix.
     descriptor = os.open(str(_LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -21,33 +21,33 @@ def _note(what: str) -> None:
 
 def _hook(event: str, arguments: tuple[object, ...]) -> None:
     if event == "pickle.find_class":
-        _note(f"{event} {arguments!r}")
+        note(f"{event} {arguments!r}")
     elif event in ("marshal.loads", "marshal.load"):
         caller = sys._getframe(1)
         if not caller.f_code.co_filename.startswith("<frozen importlib"):
-            _note(f"{event} from {caller.f_code.co_filename}:{caller.f_lineno}")
+            note(f"{event} from {caller.f_code.co_filename}:{caller.f_lineno}")
     elif event == "import" and arguments[0] == "torch":
-        _note("imports torch")
+        note("imports torch")
 
 
 class _Unpickler(pickle.Unpickler):
     """Notes that it was made: a pickle of plain values raises no event."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
-        _note(f"pickle.Unpickler from {sys._getframe(1).f_code.co_filename}")
+        note(f"pickle.Unpickler from {sys._getframe(1).f_code.co_filename}")
         super().__init__(*arguments, **options)
 
 
 def _noting(name: str, function):
     def noted(*arguments, **options):
-        _note(f"pickle.{name} from {sys._getframe(1).f_code.co_filename}")
+        note(f"pickle.{name} from {sys._getframe(1).f_code.co_filename}")
         return function(*arguments, **options)
 
     return noted
 
 
 if _LOG:
-    _note(f"starts {sys.orig_argv[1:4]!r}")
+    note(f"starts {sys.orig_argv[1:4]!r}")
     pickle.Unpickler = _Unpickler
     pickle.load, pickle.loads = _noting("load", pickle.load), _noting("loads", pickle.loads)
     sys.addaudithook(_hook)

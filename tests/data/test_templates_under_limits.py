@@ -52,7 +52,8 @@ NOTHING = {
     "a format by filter": "{{ '{0.__class__}'|attr('format')('') }}",
 }
 """What jinja gives for these is empty."""
-SAMPLE = Sample(id="41", messages=({"role": "user", "content": "hi"},))
+CHAT = [{"role": "user", "content": "hi"}]
+SAMPLE = Sample(id="41", messages=tuple(CHAT))
 
 
 def refusal(template: str) -> str:
@@ -72,7 +73,7 @@ def test_a_template_that_goes_on_for_ever_is_ended(template):
     tokenizer.chat_template = template
 
     def render(_: int) -> str:
-        return str(tokenizer.apply_chat_template(list(SAMPLE.messages), tokenize=False))
+        return str(tokenizer.apply_chat_template(CHAT, tokenize=False))
 
     with pytest.raises(DataError) as caught:
         rendered(render, ["41"], "m", limit_s=0.3)
@@ -117,11 +118,11 @@ def test_the_message_names_the_model_whose_template_it_is(tmp_path):
 def test_texts_are_those_that_transformers_renders_itself():
     tokenizer = tiny_tokenizer()
     hostile = ["hi", "{{ 1 }}", "\x1b[2J\x00", "größe 连续 \U0001f600", "a\nb\\n\"'", "<|im_end|>" * 3]
-    samples = [Sample(id=text, messages=({"role": "user", "content": text},)) for text in hostile * 40]
+    chats = [[{"role": "user", "content": text}] for text in hostile * 40]
+    samples = [Sample(id=str(number), messages=tuple(chat)) for number, chat in enumerate(chats)]
     prompts = encode_prompts(samples, tokenizer, max_prompt_tokens=10**6).prompts
     expected = [
-        tokenizer.apply_chat_template(list(one.messages), tokenize=False, add_generation_prompt=True)
-        for one in samples
+        tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats
     ]
     assert [prompt.text for prompt in prompts] == expected
     assert tokenizer.chat_template == TEMPLATE

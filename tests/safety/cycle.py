@@ -98,12 +98,11 @@ def calls() -> dict[str, Sequence[str]]:
 def watch_torch() -> None:
     """Notes every use of torch's loader, which unpickles by a class of its own."""
     import torch
-    from sitecustomize import note
 
     load = torch.load
 
     def noted(*arguments, **options):
-        note("torch.load")
+        sys.modules["sitecustomize"].note("torch.load")
         return load(*arguments, **options)
 
     torch.load = noted
@@ -119,12 +118,14 @@ def main() -> None:
     (HERE / "printed").mkdir()
     codes: dict[str, int] = {}
     for name, arguments in calls().items():
-        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(2))
+        written = io.BytesIO(), io.BytesIO()
+        out, err = (io.TextIOWrapper(one, "utf-8", "surrogateescape", "") for one in written)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             codes[name] = muster(arguments)
-        for kind, stream in (("out", out), ("err", err)):
-            stream.flush()
-            (HERE / "printed" / f"{name}.{kind}").write_bytes(stream.buffer.getvalue())  # pyright: ignore
+        out.flush()
+        err.flush()
+        for kind, one in zip(("out", "err"), written, strict=True):
+            (HERE / "printed" / f"{name}.{kind}").write_bytes(one.getvalue())
     (HERE / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
 
 

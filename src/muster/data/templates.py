@@ -17,8 +17,23 @@ from typing import NamedTuple
 
 from muster.errors import DataError
 
-if sys.platform != "win32":
+if sys.platform == "linux":
     import resource
+
+    def _limit_memory() -> None:
+        """Lets the process grow by so much and no further."""
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[0])
+        limit = pages * resource.getpagesize() + MEMORY_BYTES
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if soft == resource.RLIM_INFINITY or limit < soft:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+else:
+
+    def _limit_memory() -> None:
+        """Does nothing: elsewhere no limit of a process is one on what it takes beyond what it has."""
+
 
 RENDER_S = 3.0
 """Processor time that one conversation may take; an ordinary one takes a thousandth of it."""
@@ -124,18 +139,6 @@ def _render_and_end(render: Render, count: int, limit_s: float, outgoing: int) -
             signal.setitimer(signal.ITIMER_PROF, 0)
     finally:
         os._exit(0)
-
-
-def _limit_memory() -> None:
-    """Lets the process grow by so much and no further."""
-    if sys.platform != "linux":
-        return
-    with open("/proc/self/statm", "rb") as file:
-        pages = int(file.read().split()[0])
-    limit = pages * resource.getpagesize() + MEMORY_BYTES
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY or limit < soft:
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def _lines(incoming: int) -> Iterator[bytes]:

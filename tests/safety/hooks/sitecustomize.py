@@ -3,6 +3,7 @@
 Python reads its own compiled modules (.pyc) by marshal: loads that importlib asks for are left out.
 """
 
+import inspect
 import os
 import pickle
 import sys
@@ -19,13 +20,20 @@ def note(what: str) -> None:
         os.close(descriptor)
 
 
+def _caller() -> str:
+    """The file of who called what was noted."""
+    frame = inspect.currentframe()
+    for _ in range(2):
+        frame = frame.f_back if frame else None
+    return frame.f_code.co_filename if frame else ""
+
+
 def _hook(event: str, arguments: tuple[object, ...]) -> None:
     if event == "pickle.find_class":
         note(f"{event} {arguments!r}")
     elif event in ("marshal.loads", "marshal.load"):
-        caller = sys._getframe(1)
-        if not caller.f_code.co_filename.startswith("<frozen importlib"):
-            note(f"{event} from {caller.f_code.co_filename}:{caller.f_lineno}")
+        if not _caller().startswith("<frozen importlib"):
+            note(f"{event} from {_caller()}")
     elif event == "import" and arguments[0] == "torch":
         note("imports torch")
 
@@ -33,14 +41,14 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
 class _Unpickler(pickle.Unpickler):
     """Notes that it was made: a pickle of plain values raises no event."""
 
-    def __init__(self, *arguments: object, **options: object) -> None:
-        note(f"pickle.Unpickler from {sys._getframe(1).f_code.co_filename}")
+    def __init__(self, *arguments, **options):
+        note(f"pickle.Unpickler from {_caller()}")
         super().__init__(*arguments, **options)
 
 
 def _noting(name: str, function):
     def noted(*arguments, **options):
-        note(f"pickle.{name} from {sys._getframe(1).f_code.co_filename}")
+        note(f"pickle.{name} from {_caller()}")
         return function(*arguments, **options)
 
     return noted

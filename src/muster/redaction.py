@@ -30,7 +30,7 @@ _KEYS = re.compile(
     | \bAKIA[0-9A-Z]{16}\b                                  # Amazon
     | \bAIza[\w-]{30,}                                      # Google
     | \bxox[abposr]-[\w-]{10,}                              # Slack
-    | \beyJ[\w-]{10,}\.[\w-]{10,}(?:\.[\w-]+)?              # a JSON web token
+    | (?<![\w-])eyJ[\w-]{10,}+\.[\w-]{10,}(?:\.[\w-]+)?      # a JSON web token
     | -----BEGIN[ A-Z]*PRIVATE[ ]KEY-----
     """,
     re.VERBOSE,

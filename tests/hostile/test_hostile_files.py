@@ -73,12 +73,12 @@ def no_names(folder: Path) -> Path:
 
 
 def many_keys(folder: Path) -> Path:
-    names = ",".join(f'"c{number}":1' for number in range(1_000_000))
+    names = ",".join(f'"c{number}":1' for number in range(200_000))
     return written(folder / "a.jsonl", f'{{"prompt":"hi",{names}}}\n'.encode())
 
 
 def many_double_keys(folder: Path) -> Path:
-    names = ",".join(f'"c{number}":1,"c{number}":2' for number in range(500_000))
+    names = ",".join(f'"c{number}":1,"c{number}":2' for number in range(100_000))
     return written(folder / "a.jsonl", f'{{"prompt":"hi",{names}}}\n'.encode())
 
 
@@ -178,7 +178,7 @@ REFUSED: dict[Callable[[Path], Path], str] = {
     many_lines: "1000 or more problems",
     many_columns: "header: has 300,001 columns; at most 10,000",
     no_names: "header: has 10,000,001 columns; at most 10,000",
-    many_keys: "line 1: has 1,000,001 columns; at most 10,000",
+    many_keys: "line 1: has 200,001 columns; at most 10,000",
     many_double_keys: "line 1: key 'c0' appears 2 times",
     many_double_objects: "line 1: key 'a' appears 2 times",
     holes: "line 2: is longer than 64 MiB",

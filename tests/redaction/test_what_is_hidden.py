@@ -1,5 +1,7 @@
 """What counts as a secret, and that the rest of a text stays as it is."""
 
+import time
+
 import pytest
 
 from muster.cli.flags import as_mapping
@@ -145,3 +147,28 @@ def test_the_name_of_a_variable_is_no_secret():
 def test_a_flag_given_twice_does_not_show_a_secret():
     with pytest.raises(ConfigError, match=r"is given twice: \*\*\* and \*\*\*"):
         as_mapping(["reward.options.r.api_key=hunter2", "reward.options.r.api_key=hunter3"])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "eyJ-",
+        "eyJ",
+        "sk-",
+        "://a",
+        "://a@",
+        "bearer ",
+        "basic  ",
+        "password ",
+        "a_",
+        "api_key=",
+        "-----BEGIN A ",
+        "'",
+    ],
+)
+def test_no_text_makes_the_search_slow(part):
+    text = part * (2**19 // len(part))
+    started = time.process_time()
+    redacted(text)
+    redacted(text.replace(" ", "  "))
+    assert time.process_time() - started < 5

@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_manifest_that_names_files_elsewhere_is_no_checkpoint(tmp_path: Path, name: str):
     tensors = {"w": torch.ones(2)}
     saved = checkpoint.Checkpoint(weights=tensors, optimizer=tensors, old=None, state={})
-    path = checkpoint.save(tmp_path / "checkpoints", 1, saved, keep=1)
+    path = checkpoint.save(tmp_path / "checkpoints", 1, saved)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"][name] = {"bytes": 1, "sha256": ""}
     (path / "manifest.json").write_text(json.dumps(manifest))
@@ -104,11 +104,12 @@ def test_a_resume_removes_links_and_not_what_they_lead_to(run: Path, tmp_path: P
 def test_old_checkpoints_that_are_links_are_not_followed(tmp_path: Path):
     tensors = {"w": torch.ones(2)}
     saved = checkpoint.Checkpoint(weights=tensors, optimizer=tensors, old=None, state={})
-    elsewhere = checkpoint.save(tmp_path / "elsewhere", 1, saved, keep=1)
+    elsewhere = checkpoint.save(tmp_path / "elsewhere", 1, saved)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "000001").symlink_to(elsewhere)
     for step in (2, 3):
-        checkpoint.save(tmp_path / "checkpoints", step, saved, keep=1)
+        checkpoint.save(tmp_path / "checkpoints", step, saved)
+        checkpoint.retire(tmp_path / "checkpoints", step, keep=1)
     assert checkpoint.damage(elsewhere) is None
 
 

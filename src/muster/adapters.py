@@ -1,5 +1,6 @@
 """LoRA adapters: put on a model, or continued from a folder that was trained before."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,15 @@ from transformers.pytorch_utils import Conv1D
 
 from muster.errors import ConfigError, ModelError
 from muster.quiet import quiet
+
+_LOADING_MORE = (
+    "megatron_config",
+    "corda_config",
+    "eva_config",
+    "loftq_config",
+    "lora_ga_config",
+)
+"""Settings that name modules to import, or lead to caches that peft unpickles."""
 
 
 def add_lora(
@@ -54,6 +64,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
                 f"model.adapter is {str(folder)!r}, which holds no {name}. Name a folder that peft or "
                 "Muster wrote; adapters in pickle files are refused."
             )
+    _refuse_other_kinds(folder)
     # Its dropout, if it was made with any, never acts: no pass of a policy is in training mode.
     try:
         with quiet():
@@ -63,6 +74,25 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
             f"model.adapter is {str(folder)!r}, which doesn't fit this {model.config.model_type} model: "
             f"{error}"
         ) from error
+
+
+def _refuse_other_kinds(folder: Path) -> None:
+    """Refuses an adapter whose settings would have peft import a module they name, or open a pickle."""
+    file = folder / "adapter_config.json"
+    try:
+        settings = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"model.adapter: {file} is not JSON: {error}. Restore the file.") from error
+    kind = settings.get("peft_type") if isinstance(settings, dict) else None
+    if kind != "LORA":
+        raise ConfigError(
+            f"model.adapter: {file} has peft_type {kind!r}; Muster goes on from LoRA adapters only (LORA)."
+        )
+    if odd := [name for name in _LOADING_MORE if settings.get(name)]:
+        raise ConfigError(
+            f"model.adapter: {file} sets {', '.join(odd)}, which would load code or pickles, as Muster "
+            "never does. Remove them: a trained adapter doesn't need them."
+        )
 
 
 def _checked(model: "PeftModel | object") -> PeftModel:

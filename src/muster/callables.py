@@ -47,7 +47,7 @@ def _from_module(spec: str, name: str) -> ModuleType:
             raise ConfigError(f"{spec!r}: module {name} can't be imported: {error}.") from error
         hint = f" Is it a file? Then write {name}.py." if Path(f"{name}.py").is_file() else ""
         raise ConfigError(f"{spec!r}: there is no module {error.name!r}.{hint}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{spec!r}: module {name} can't be imported: {_said(error)}.") from error
 
 
@@ -70,12 +70,13 @@ def _from_file(spec: str, place: str) -> ModuleType:
     sys.modules[name] = module
     try:
         source.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # A script that ends the process when it is run is not one to import from.
         del sys.modules[name]
         raise ConfigError(f"{spec!r}: running {place} failed: {_said(error)}.") from error
     return module
 
 
-def _said(error: Exception) -> str:
+def _said(error: Exception | SystemExit) -> str:
     """The exception's type and words."""
     return f"{type(error).__name__}: {error}"

@@ -194,7 +194,7 @@ def damage(path: Path, *, hashes: bool = True) -> str | None:
             return f"its manifest is that of step {manifest['step']}"
         if absent := _NEEDED - manifest["files"].keys():
             return f"its manifest names no {min(absent)}"
-        changes = (_change(path / name, expected, hashes) for name, expected in manifest["files"].items())
+        changes = (_change(path, name, expected, hashes) for name, expected in manifest["files"].items())
         return next(filter(None, changes), None)
     except FileNotFoundError:
         return "it has no manifest: saving was interrupted"
@@ -202,8 +202,11 @@ def damage(path: Path, *, hashes: bool = True) -> str | None:
         return f"its manifest can't be read ({error})"
 
 
-def _change(path: Path, expected: Mapping[str, object], hashes: bool) -> str | None:
+def _change(folder: Path, name: str, expected: Mapping[str, object], hashes: bool) -> str | None:
     """How a file differs from what the manifest says of it; None where it doesn't."""
+    path = folder / name
+    if path.name != name or "\\" in name:
+        return f"its manifest names {name!r}, which is no file of it"
     if not path.is_file():
         return f"{path.name} is missing"
     if path.stat().st_size != expected["bytes"]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -49,12 +50,20 @@ def cache_folder() -> Path:
         return Path(named).expanduser()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "muster"
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "muster"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        # A user without HOME whom the system does not know: nothing can be written there, as is then said.
+        home = Path(os.devnull)
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "muster"
 
 
 def converted(gguf: Path, say: Callable[[str], None]) -> Path:
     """The folder that holds the GGUF's model as safetensors; converts it where there is none yet."""
     final = cache_folder() / _key(gguf)
+    if final.is_dir():
+        return final
+    final = _writable(final.parent, say) / final.name
     if final.is_dir():
         return final
     say(f"converting {gguf.name} once, about half a minute for a small model")
@@ -66,6 +75,40 @@ def converted(gguf: Path, say: Callable[[str], None]) -> Path:
             "Set the environment variable MUSTER_CACHE to a folder that can be written and has room."
         ) from error
     return final
+
+
+def _writable(folder: Path, say: Callable[[str], None]) -> Path:
+    """The cache folder; where a home can't be written, a folder of this user's beside temporary files.
+
+    A folder that MUSTER_CACHE names is taken at its word.
+    """
+    if "MUSTER_CACHE" in os.environ:
+        return folder
+    try:
+        make_folder(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        other = Path(tempfile.gettempdir()) / f"muster-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
+        make_private(other)
+        say(
+            f"the cache {folder} can't be written ({error.strerror}); converted models go to {other}. "
+            "Set the environment variable MUSTER_CACHE to keep them elsewhere."
+        )
+        return other
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder that only this user may write; where others share the place, it may be there already."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if hasattr(os, "getuid") and (
+        not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022
+    ):
+        raise ModelError(
+            f"{folder} is not a folder that only you may write, so models in it can't be trusted. Set the "
+            "environment variable MUSTER_CACHE to one that is."
+        )
 
 
 def _key(gguf: Path) -> str:

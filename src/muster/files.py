@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -152,10 +153,22 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def read_whole(path: Path, max_bytes: int | None = None) -> bytes:
+    """What a regular file holds; OSError for a larger one, or a pipe or device, which may never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"is larger than {max_bytes:,} bytes", str(path))
+        return file.read()
+
+
 def complete_lines(path: Path) -> list[bytes]:
     """The file's lines without a last one that has no end yet; empty where there is no file."""
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except FileNotFoundError:
         return []
     return data.split(b"\n")[:-1]

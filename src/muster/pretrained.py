@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from muster.allocator import keep_freed_memory
 from muster.converted import converted
@@ -25,6 +26,11 @@ from muster.nearest import did_you_mean
 from muster.quiet import quiet
 
 Say = Callable[[str], None]
+
+KERNEL_KEYS = ("attn_implementation", "_attn_implementation", "experts_implementation")
+"""Settings of a model that may name a kernel on the hub, which is a program."""
+
+_PART = re.compile(r"[^/\\\x00]+\.safetensors")
 
 HUB_ID = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?", re.ASCII)
 
@@ -158,7 +164,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _refuse_pickles(place: str) -> None:
-    """Refuses weights that would have to be unpickled.
+    """Refuses weights that would have to be unpickled, and an index that leads to some, or out of its folder.
 
     Asked before transformers is: for a hub id without safetensors it would have a bot convert them.
     """
@@ -168,19 +174,54 @@ def _refuse_pickles(place: str) -> None:
             "safetensors are read: opening .bin, .pt or .pth files can run code. Where you trust the model, "
             "load it with transformers and write it with save_pretrained."
         )
+    index = _file_of(place, SAFE_WEIGHTS_INDEX_NAME)
+    parts = _json_object(index).get("weight_map") if index is not None else {}
+    for name in parts.values() if isinstance(parts, dict) else [parts]:
+        if not isinstance(name, str) or not _PART.fullmatch(name):
+            raise ModelError(
+                f"the {SAFE_WEIGHTS_INDEX_NAME} of model {place!r} names {name!r}; parts are "
+                ".safetensors files beside it. Get the model again from where it came from."
+            )
 
 
 def _refuse_code(place: str) -> None:
-    """Refuses a model that names Python code to load it with; raises OSError where there is no model."""
+    """Refuses a model that names code to load it with; raises OSError where there is no model.
+
+    An adapter beside the model is refused too: transformers would load the model that it names instead.
+    """
     cached_file(place, CONFIG_NAME)
     for name in (CONFIG_NAME, TOKENIZER_CONFIG_FILE):
         file = _file_of(place, name)
-        if file is not None and "auto_map" in _json_object(file):
+        entry = _naming_code(_json_object(file)) if file is not None else None
+        if entry is not None:
             raise ModelError(
-                f"the {name} of model {place!r} has an 'auto_map': it asks to run Python code that comes "
-                "with the model. Muster never does. If transformers knows this kind of model itself, remove "
-                "the 'auto_map' entry from a local copy."
+                f"the {name} of model {place!r} has an {entry!r}: it asks to run code that comes from "
+                "elsewhere. Muster never does. If transformers knows this kind of model itself, remove the "
+                f"{entry!r} entry from a local copy."
             )
+    if _file_of(place, ADAPTER_CONFIG_NAME) is not None:
+        raise ModelError(
+            f"model {place!r} has an {ADAPTER_CONFIG_NAME} beside its {CONFIG_NAME}, so it is a model and an "
+            "adapter. Name the adapter's folder as model.adapter and the model's as model.path, each its own."
+        )
+
+
+def _naming_code(content: Mapping[str, object]) -> str | None:
+    """The entry that names code: Python files of the model, or a kernel of the hub; None without one."""
+    level: list[object] = [content]
+    while level:
+        tables = [value for value in level if isinstance(value, Mapping)]
+        for table in tables:
+            if "auto_map" in table:
+                return "auto_map"
+            for key in KERNEL_KEYS:
+                # Those that transformers brings have names without an owner.
+                if "/" in str(table.get(key)):
+                    return key
+        lists = [value for value in level if isinstance(value, list)]
+        level = [inner for table in tables for inner in table.values()]
+        level += [inner for values in lists for inner in values]
+    return None
 
 
 def _file_of(place: str, name: str) -> Path | None:

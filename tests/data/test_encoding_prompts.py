@@ -113,7 +113,9 @@ def test_a_missing_chat_template_says_what_to_set():
 
 
 def test_a_template_that_fails_names_the_sample():
-    with pytest.raises(DataError, match="Sample 7: the chat template failed: ValueError: no such role"):
+    with pytest.raises(
+        DataError, match="Sample 7: the chat template of the tokenizer failed: ValueError: no such role"
+    ):
         encode_prompts([chat("q", 7)], ToyTokenizer(), max_prompt_tokens=9, chat_template_kwargs={"boom": 1})
 
 

@@ -11,6 +11,7 @@ LAYER = "files.py"
 EXCEPTIONS = {
     "store/lock.py": "a lock is held, not kept",
     "converted.py": "a link, or a copy, in a temporary folder",
+    "data/templates.py": "a pipe",
     "export/held.py": "the answer of a process, in a temporary folder",
     "export/process.py": "a socket in a temporary folder",
     "sandbox": "programs run in temporary folders of their own",

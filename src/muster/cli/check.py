@@ -1,12 +1,10 @@
 """`muster check`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from muster.cli.flags import Json, Overrides, about, as_mapping
-from muster.cli.output import print_line
-from muster.cli.text import escape_text
+from muster.cli.output import log_line, print_line
 
 
 def check(
@@ -44,12 +42,7 @@ def check(
     from muster.preflight import preflight
     from muster.run import Watchers
 
-    found = preflight(config, num_groups=groups, watchers=Watchers(say=_say))
+    found = preflight(config, num_groups=groups, watchers=Watchers(say=log_line))
     for line in [to_json(preflight_as_json(found))] if json else preflight_lines(found):
         print_line(line)
     return 0 if found.would_learn else 3
-
-
-def _say(text: str) -> None:
-    """A line of log, on stderr."""
-    print(escape_text(text), file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from traceback import format_exc
 from typing import Final
 
 from cyclopts import App, CycloptsError
@@ -27,6 +28,7 @@ from muster.cli.stopping import SecondSignal
 from muster.cli.text import escape_block
 from muster.cli.train import train
 from muster.errors import ConfigError, DataError, MusterError
+from muster.redaction import redacted
 
 FINE: Final = 0
 FAILED: Final = 1
@@ -60,10 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _app()(gather_overrides(given), exit_on_error=False, print_error=False) or FINE
-    except (CycloptsError, ConfigError, DataError) as error:
-        return _complain(str(error), USAGE)
-    except MusterError as error:
-        return _complain(str(error), FAILED)
+    except (CycloptsError, MusterError) as error:
+        is_usage = isinstance(error, CycloptsError | ConfigError | DataError)
+        return _complain(str(error), USAGE if is_usage else FAILED)
     except KeyboardInterrupt as stop:
         return stop.exit_code if isinstance(stop, SecondSignal) else INTERRUPTED
     except BrokenPipeError:
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A full disk, a folder that went away: the last checkpoint, if there is one, is whole.
         return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
+    except Exception as error:
+        return _complain(_fault(error), FAILED)
 
 
 def _app() -> App:
@@ -101,9 +104,20 @@ def _version() -> str:
         return "unknown: not installed"
 
 
+def _fault(error: Exception) -> str:
+    """What to say of an error that nobody meant to raise."""
+    if isinstance(error, UnicodeEncodeError) and error.encoding == sys.getfilesystemencoding():
+        return (
+            f"{error.object!r} can't be the name of a file where names are written in {error.encoding}. "
+            "Set the environment variable PYTHONUTF8=1, or use a UTF-8 locale."
+        )
+    # Printed here: Python would print values that a message repeats as they are, escapes and keys.
+    return f"a fault in Muster, or in code that it was given to run:\n{format_exc()}"
+
+
 def _complain(message: str, code: int) -> int:
     """Says what is wrong on stderr."""
-    print(f"muster: {escape_block(message)}", file=sys.stderr)
+    print(f"muster: {escape_block(redacted(message))}", file=sys.stderr)
     return code
 
 

@@ -1,6 +1,5 @@
 """`muster eval`."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,10 +41,11 @@ def evaluate(
     run = run_folder(target) or run_of_checkpoint(target)
     config = config_of_run(run, settings) if run else config_of_model(model_of(target), settings)
     from muster.cli.outcome import print_evaluation
+    from muster.cli.output import log_line
     from muster.run import Watchers
     from muster.using import evaluate as measure
 
-    watchers = Watchers(say=lambda text: print(text, file=sys.stderr))
+    watchers = Watchers(say=log_line)
     report = measure(config, model_path=Path(model_of(target)) if run else None, watchers=watchers)
     print_evaluation(report, as_json=json)
     return 0

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from muster.errors import ConfigError
+from muster.redaction import HIDDEN, is_secret_name
 
 _FLAG = re.compile(r"--(?P<path>[A-Za-z_]+\.[^=]*)(=(?P<value>.*))?", re.DOTALL)
 _GATHERED = "--section.key"
@@ -63,6 +64,7 @@ def as_mapping(overrides: Sequence[str]) -> dict[str, str]:
         if not equals:
             raise ConfigError(f"{_GATHERED} is {override!r}. Give a setting as --optim.lr 2e-6.")
         if path in settings:
-            raise ConfigError(f"--{path} is given twice: {settings[path]} and {value}. Keep one.")
+            both = [settings[path], value] if not is_secret_name(path.rpartition(".")[2]) else [HIDDEN] * 2
+            raise ConfigError(f"--{path} is given twice: {' and '.join(both)}. Keep one.")
         settings[path] = value
     return settings

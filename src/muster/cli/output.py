@@ -9,6 +9,9 @@ from typing import IO
 
 from rich.console import Console
 
+from muster.cli.text import escape_text
+from muster.redaction import redacted
+
 
 class PatientConsole(Console):
     """A console that falls silent when its reader has had enough (`muster train run.toml | head`).
@@ -28,6 +31,11 @@ def print_line(line: str) -> None:
         print(line, flush=True)
     except BrokenPipeError:
         silence(sys.stdout)
+
+
+def log_line(text: str) -> None:
+    """Prints a line of log on stderr: escaped, without secrets."""
+    print(escape_text(redacted(text)), file=sys.stderr, flush=True)
 
 
 def program() -> str:

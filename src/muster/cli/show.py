@@ -30,7 +30,7 @@ def show(
     """
     from muster.cli.prompts import print_prompts, prompts_as_json
     from muster.cli.story import print_group, print_run, print_step, run_as_json
-    from muster.cli.targets import needed_run_folder
+    from muster.cli.targets import needed_run_folder, readable
     from muster.errors import ConfigError
     from muster.store import read_meta, rollout_steps, to_json
 
@@ -38,19 +38,20 @@ def show(
     read_meta(folder)
     if prompts and (step is not None or group is not None):
         raise ConfigError("--prompts is about the whole run; leave --step and --group out.")
-    steps = rollout_steps(folder)
-    if step is None and group is not None:
-        step = steps[-1] if steps else 0
-    if prompts and json:
-        print(to_json(prompts_as_json(folder)))
-    elif prompts:
-        print_prompts(folder)
-    elif json:
-        print(to_json(run_as_json(folder, step, group)))
-    elif group is not None:
-        print_group(folder, step or 0, group)
-    elif step is not None:
-        print_step(folder, step)
-    else:
-        print_run(folder)
+    with readable(folder):
+        steps = rollout_steps(folder)
+        if step is None and group is not None:
+            step = steps[-1] if steps else 0
+        if prompts and json:
+            print(to_json(prompts_as_json(folder)))
+        elif prompts:
+            print_prompts(folder)
+        elif json:
+            print(to_json(run_as_json(folder, step, group)))
+        elif group is not None:
+            print_group(folder, step or 0, group)
+        elif step is not None:
+            print_step(folder, step)
+        else:
+            print_run(folder)
     return 0

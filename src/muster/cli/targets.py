@@ -1,8 +1,10 @@
 """What a person means by RUN or MODEL."""
 
+import contextlib
+from collections.abc import Generator
 from pathlib import Path
 
-from muster.errors import ConfigError
+from muster.errors import CheckpointError, ConfigError, MusterError
 from muster.nearest import did_you_mean
 
 RUNS = Path("runs")
@@ -27,6 +29,19 @@ def needed_run_folder(target: str) -> Path:
             f"{did_you_mean(target, names)} {there}"
         )
     return folder
+
+
+@contextlib.contextmanager
+def readable(folder: Path) -> Generator[None]:
+    """Runs what reads a run; where its files hold what no run wrote, the error says so by its folder."""
+    try:
+        yield
+    except MusterError:
+        raise
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder} holds what no run wrote ({type(error).__name__}: {error}). Restore its files."
+        ) from error
 
 
 def run_of_checkpoint(target: str) -> Path | None:

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from muster.cli.output import PatientConsole, print_line
+from muster.cli.output import PatientConsole, log_line, print_line
 from muster.cli.samples import step_table
 from muster.cli.text import duration, escape_text, number, percent, sparkline
 from muster.config import Config
 from muster.records import StepReport
+from muster.redaction import redacted
 from muster.stats import mean_of
 from muster.store import to_json
 
@@ -101,7 +102,7 @@ class TrainView:
         """A line of log."""
         # Beside a live footer, two consoles on one terminal would write over each other.
         console = self._console if self._live and self._log.is_terminal else self._log
-        console.print(Text(escape_text(text), style="dim"), soft_wrap=True)
+        console.print(Text(escape_text(redacted(text)), style="dim"), soft_wrap=True)
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """How far the phase is, for the footer."""
@@ -149,7 +150,7 @@ class JsonView:
 
     def say(self, text: str) -> None:
         """A line of log, on stderr."""
-        print(escape_text(text), file=sys.stderr, flush=True)
+        log_line(text)
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """Nobody watches."""

@@ -1,37 +1,13 @@
 """Text for a terminal: what a model, a file or a person wrote never steers it."""
 
 import math
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-# Controls (C0, DEL, C1), halves of surrogate pairs, and what changes direction or can't be seen:
-# bidirectional marks, line and paragraph separators, zero-width space, soft hyphen, fillers, byte
-# order mark, tag characters.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
-    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+from muster.escaping import escape_block as escape_block
+from muster.escaping import escape_text as escape_text
+
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-def escape_text(text: str) -> str:
-    """The text on one line, with an escape for each character that would steer a terminal."""
-    return _UNSAFE.sub(_escape, text)
-
-
-def escape_block(text: str) -> str:
-    """The text with its line breaks kept and everything else escaped."""
-    return "\n".join(escape_text(line) for line in text.split("\n"))
-
-
-def _escape(match: re.Match[str]) -> str:
-    letter = match[0]
-    code = ord(letter)
-    if letter in _SHORT:
-        return _SHORT[letter]
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def shortened(text: str, limit: int) -> str:

@@ -42,14 +42,14 @@ def train(
     from muster.cli.output import PatientConsole
     from muster.cli.stopping import Stopping
     from muster.cli.terminal import JsonView, TrainView
-    from muster.config import load
+    from muster.config import is_name, load
     from muster.store import choose_name, was_stopped
 
     config = load(source_of(file), as_mapping(overrides))
     if config.run.name is None:
         if requeue:
             raise ConfigError("--requeue needs a name: the same command finds its run by it. Set --run.name.")
-        stem = file.stem if file else "run"
+        stem = file.stem if file and is_name(f"{file.stem}-1") else "run"
         name = choose_name(Path(config.run.dir), stem, resume=resume)
         config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
     folder = Path(config.run.dir) / str(config.run.name)

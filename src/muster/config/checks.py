@@ -5,6 +5,7 @@ from pathlib import PurePath
 
 from muster.config.messages import Problem, wrong
 from muster.config.sections import Config
+from muster.redaction import HIDDEN, secrets_in
 
 
 def reward_names(use: Sequence[str]) -> list[str]:
@@ -26,6 +27,7 @@ def problems(config: Config) -> Iterator[Problem]:
         _schedule,
         _evaluation,
         _length_of_run,
+        _secrets,
     ):
         yield from rule(config)
 
@@ -251,3 +253,15 @@ def _length_of_run(config: Config) -> Iterator[Problem]:
         )
     if PurePath(run.dir).name == "..":
         yield wrong("run.dir", run.dir, "a folder of its own for runs, such as runs")
+
+
+def _secrets(config: Config) -> Iterator[Problem]:
+    """A configuration is written into the run's folder and the model's card, which others read."""
+    for name in Config.model_fields:
+        for path in secrets_in(getattr(config, name).model_dump(), name):
+            yield Problem(
+                tuple(path.split(".")),
+                f"is {HIDDEN}; allowed: no secret, since the configuration is written into the run's folder. "
+                'Put it into an environment variable and name that here (as in key_env = "NAME"), or read it '
+                "in the reward itself",
+            )

@@ -1,5 +1,6 @@
 """From a TOML file and flags to a checked configuration, or to one error that names all that is wrong."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,16 @@ from muster.config.messages import Problem, field_problems, line_of, unwritable
 from muster.config.paths import resolved
 from muster.config.sections import Config
 from muster.errors import ConfigError
+from muster.files import read_whole
+
+MAX_FILE_BYTES = 2**20
+"""Largest configuration file; a thousandth of it is usual."""
+MAX_LINE = 200
+"""Characters of a line that a message shows."""
+MAX_DEPTH = 32
+"""Deepest nesting of tables and lists."""
+# The parser's memory grows with the square of a key's parts.
+_LONG_KEY = re.compile(rf"(?:(?:\b[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 
 
 def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Config:
@@ -43,25 +54,39 @@ def from_mapping(values: Mapping[str, Mapping[str, object]]) -> Config:
 def _read(path: Path) -> Tree:
     """The file's content; refuses what isn't TOML, by line: a key that is given twice, for one."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_whole(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}. Give the path of a TOML file.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
+    if _LONG_KEY.search(text):
+        raise ConfigError(f"{path}: a key has more than {MAX_DEPTH} parts. Write it shorter.")
     try:
-        return tomllib.loads(text)
+        return cast("Tree", _flat_enough(tomllib.loads(text)))
     except RecursionError as error:
         raise ConfigError(f"{path}: values are nested too deeply. Write them flatter.") from error
     except ValueError as error:
         raise ConfigError(f"{path}: {_toml_error(str(error), text)}") from error
 
 
+def _flat_enough(value: object, depth: int = 0) -> object:
+    """The value; RecursionError where it is nested deeper than anything that a setting may be."""
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _flat_enough(inner, depth + 1)
+    return value
+
+
 def _toml_error(message: str, text: str) -> str:
     """The parser's message with the line it speaks of; of a key that is given twice it says so."""
+    lines = text.split("\n")
     number = message.rpartition("(at line ")[2].partition(",")[0]
+    if message.startswith("Cannot") and message.endswith("(at end of document)"):
+        number = str(len(lines))
     if not number.isdigit():
         return f"{message}. Write it as TOML."
-    line = text.splitlines()[int(number) - 1].strip()
+    line = lines[int(number) - 1].strip()[:MAX_LINE]
     if message.startswith(("Cannot overwrite", "Cannot declare")):
         return f"line {number}: {line} names what is given before; keep one of the two."
     return f"line {number}: {line} is not TOML: {message}."

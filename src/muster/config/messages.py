@@ -9,8 +9,11 @@ from pydantic import ValidationError
 from muster.config.describing import allowed, field_at, fields, table_model
 from muster.config.sections import Config
 from muster.config.toml import toml_value
+from muster.redaction import HIDDEN, is_secret_name, redacted, without_secrets
 
 _MAX_SHOWN = 80
+MAX_PROBLEMS = 50
+"""That are told of fields which are wrong by themselves."""
 
 
 class Problem(NamedTuple):
@@ -32,16 +35,23 @@ class Problem(NamedTuple):
 
 def wrong(path: str, value: object, rule: str, involves: tuple[str, ...] = ()) -> Problem:
     """A problem of a setting that is there: its value and what is allowed."""
-    return Problem(tuple(path.split(".")), f"is {shown(value)}; allowed: {rule}", involves)
+    keys = tuple(path.split("."))
+    return Problem(keys, f"is {_shown_at(keys, value)}; allowed: {rule}", involves)
 
 
 def shown(value: object) -> str:
     """The value as TOML, cut where it is long."""
+    plain = without_secrets(value)
     try:
-        text = toml_value(value)
+        text = redacted(toml_value(plain))
     except AssertionError:
-        text = repr(value)
+        text = redacted(repr(plain))
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _shown_at(keys: Sequence[str], value: object) -> str:
+    """The value, hidden where its name says that it is a secret."""
+    return HIDDEN if is_secret_name(keys[-1]) else shown(value)
 
 
 def line_of(problem: Problem, source: str, flags: Mapping[str, str]) -> str:
@@ -70,7 +80,8 @@ def unwritable(value: object, keys: tuple[str, ...] = ()) -> Iterator[Problem]:
 def field_problems(error: ValidationError, tree: Mapping[str, object]) -> list[Problem]:
     """One problem for each field that is wrong by itself, unknown or missing."""
     found: dict[tuple[str, ...], Problem] = {}
-    for details in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    for details in errors[:MAX_PROBLEMS]:
         keys = _field_keys(details["loc"])
         value = _value_at(tree, keys)
         if details["type"] == "extra_forbidden":
@@ -82,6 +93,8 @@ def field_problems(error: ValidationError, tree: Mapping[str, object]) -> list[P
             rule = str(details.get("ctx", {}).get("error", ""))
             new = [wrong(".".join(keys), value, rule or (allowed(info) if info else "a table"))]
         found |= {problem.keys: problem for problem in new if problem.keys not in found}
+    if more := len(errors[MAX_PROBLEMS:]):
+        found["",] = Problem(("configuration",), f"has {more:,} problems more")
     return list(found.values())
 
 
@@ -114,7 +127,7 @@ def _missing(keys: tuple[str, ...]) -> Iterator[Problem]:
 
 def _unknown(keys: tuple[str, ...], value: object) -> Problem:
     """A key that isn't one, with the nearest that is."""
-    given = f"= {shown(value)} is unknown"
+    given = f"= {_shown_at(keys, value)} is unknown"
     nearest = _nearest(".".join(keys))
     if nearest:
         return Problem(keys, f"{given}; did you mean {nearest}?")

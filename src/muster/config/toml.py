@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from muster.config.kinds import Choice
 from muster.config.sections import Config
+from muster.escaping import escape_toml
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -53,8 +54,8 @@ def _scalar(value: object) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # JSON's escapes are TOML's, but TOML also wants the delete character escaped.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            # JSON's escapes are TOML's; what a terminal would act on, or not show, is escaped as well.
+            return escape_toml(json.dumps(value, ensure_ascii=False))
         case date() | time():
             return value.isoformat()
         case _:

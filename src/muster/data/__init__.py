@@ -1,6 +1,6 @@
 """Prompts: from files and hub data sets to samples, their order, and their token ids."""
 
-from muster.data.encoding import EncodedPrompt, EncodedPrompts, Tokenizer, encode_prompts
+from muster.data.encoding import EncodedPrompt, EncodedPrompts, Tokenizer, encode_prompts, render_chats
 from muster.data.loading import load_samples
 from muster.data.order import num_steps, prompt_order, weighted_draw
 
@@ -12,5 +12,6 @@ __all__ = [
     "load_samples",
     "num_steps",
     "prompt_order",
+    "render_chats",
     "weighted_draw",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+from muster.data.templates import rendered
 from muster.errors import ConfigError, DataError
 from muster.records import Sample
 
@@ -64,7 +65,7 @@ def encode_prompts(
         raise ConfigError(
             f"data.chat_template_kwargs sets {', '.join(clash)}, which Muster sets itself. Remove it."
         )
-    texts = [_rendered(sample, tokenizer, options) for sample in samples]
+    texts = _texts(samples, tokenizer, options)
     prompts = [
         EncodedPrompt(sample, ids, text)
         for sample, ids, text in zip(samples, _token_ids(texts, tokenizer), texts, strict=True)
@@ -89,29 +90,53 @@ def start_token(tokenizer: Tokenizer) -> str:
     return _special(tokenizer, "bos_token") or _special(tokenizer, "eos_token")
 
 
-def _rendered(sample: Sample, tokenizer: Tokenizer, options: Mapping[str, object]) -> str:
-    """The prompt's text with all its special tokens."""
-    if sample.text is not None:
-        start = start_token(tokenizer)
-        return sample.text if start and sample.text.startswith(start) else start + sample.text
-    if not tokenizer.chat_template:
+def _texts(samples: Sequence[Sample], tokenizer: Tokenizer, options: Mapping[str, object]) -> list[str]:
+    """The prompts' texts with all their special tokens."""
+    chats = [place for place, sample in enumerate(samples) if sample.text is None]
+    if chats and not tokenizer.chat_template:
         raise ConfigError(
             "The model's tokenizer has no chat template, so the prompts can't be rendered as a chat. Set "
             "data.raw = true to give the model the text itself, or use an instruct model."
         )
-    try:
-        text = tokenizer.apply_chat_template(
-            list(sample.messages), tokenize=False, add_generation_prompt=True, **options
-        )
-    except Exception as error:
-        # Templates refuse what they can't render (a role, an order of roles) with errors of their own.
-        raise DataError(
-            f"Sample {sample.id}: the chat template failed: {type(error).__name__}: {error}"
-        ) from error
+    texts = [_started(sample.text or "", tokenizer) for sample in samples]
+    rendered_chats = render_chats([samples[place] for place in chats], tokenizer, options)
+    for place, text in zip(chats, rendered_chats, strict=True):
+        texts[place] = text
+    return texts
+
+
+def _started(text: str, tokenizer: Tokenizer) -> str:
+    """A raw text with the start token in front, unless it has it."""
+    start = start_token(tokenizer)
+    return text if start and text.startswith(start) else start + text
+
+
+def render_chats(
+    samples: Sequence[Sample],
+    tokenizer: Tokenizer,
+    options: Mapping[str, object],
+    *,
+    add_generation_prompt: bool = True,
+) -> list[str]:
+    """The conversations of the samples as text, each with one start token at most; rendered under limits.
+
+    Raises DataError where the template fails, or goes beyond one of the limits of `templates`.
+    """
     bos = _special(tokenizer, "bos_token")
-    while bos and text.startswith(bos + bos):
-        text = text.removeprefix(bos)
-    return text
+
+    def render(number: int) -> str:
+        text = tokenizer.apply_chat_template(
+            list(samples[number].messages),
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **options,
+        )
+        while bos and text.startswith(bos + bos):
+            text = text.removeprefix(bos)
+        return text
+
+    name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
+    return rendered(render, [sample.id for sample in samples], name) if samples else []
 
 
 def _special(tokenizer: Tokenizer, name: str) -> str:

@@ -11,7 +11,7 @@ from muster.nearest import did_you_mean
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 MAX_LINE_BYTES = 64 * 2**20
 """Longest line of a text file: a row of JSON lines, or one line of a CSV row."""
-MAX_JSON_BYTES = 256 * 2**20
+MAX_JSON_BYTES = 64 * 2**20
 """Largest JSON file: it is read whole, unlike JSON lines."""
 
 _PACKED = {

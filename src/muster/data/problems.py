@@ -8,6 +8,8 @@ from muster.errors import DataError
 
 SHOWN_PROBLEMS = 5
 SHOWN_NAMES = 20
+MAX_PROBLEMS = 1_000
+"""Reading stops there: a file with so many is not what it was taken for."""
 
 
 def listed(names: Iterable[str]) -> str:
@@ -31,18 +33,25 @@ class Problems:
     source: str
     """The file or data set, as messages name it."""
     found: list[str] = field(default_factory=list)
+    """The first of them, in words."""
+    count: int = 0
 
     def add(self, place: str, says: str) -> None:
-        """Notes what is wrong at a place."""
-        self.found.append(f"{place}: {says}")
+        """Notes what is wrong at a place; raises once there is too much."""
+        self.count += 1
+        if self.count <= SHOWN_PROBLEMS:
+            self.found.append(f"{place}: {says}")
+        if self.count >= MAX_PROBLEMS:
+            self.refuse_if_any()
 
     def refuse_if_any(self) -> None:
         """Raises the error that lists the first problems and counts all."""
-        if not self.found:
+        count = self.count
+        if not count:
             return
-        count = len(self.found)
-        head = f"{self.source}: {count} problem{'s' if count > 1 else ''}"
-        lines = [f"  {problem}" for problem in self.found[:SHOWN_PROBLEMS]]
+        more = " or more" if count >= MAX_PROBLEMS else ""
+        head = f"{self.source}: {count}{more} problem{'s' if count > 1 else ''}"
+        lines = [f"  {problem}" for problem in self.found]
         if count > SHOWN_PROBLEMS:
-            lines.append(f"  and {count - SHOWN_PROBLEMS} more")
+            lines.append(f"  and {count - SHOWN_PROBLEMS}{more} more")
         raise DataError("\n".join([head, *lines]))

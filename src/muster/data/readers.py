@@ -4,6 +4,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pyarrow
@@ -14,13 +15,27 @@ from muster.data.problems import Problems, Row
 from muster.data.values import MAX_FIELD_CHARS
 from muster.errors import DataError
 
-_PARQUET_BATCH = 1024
+MAX_REMARKS = 5
+"""About one row."""
+MAX_COLUMNS = 10_000
+"""Most columns of a file."""
+MAX_ROWS = 10_000_000
+"""Most rows of a file; every one becomes a sample that is held in memory."""
+MAX_UNPACKED_BYTES = 2**31
+"""Most that a Parquet file may unpack to: a few bytes in it can stand for any number of rows."""
+_PARQUET_BATCH = 128
+"""Rows unpacked at once; each may have a field of the largest size."""
 
 
 def read_file(path: Path, problems: Problems) -> list[Row]:
     """The rows of a file; what is wrong with single rows goes to `problems`."""
     read = _READERS[checked_file(path).suffix.lower()]
-    return list(read(path, problems))
+    rows: list[Row] = []
+    for row in read(path, problems):
+        if len(rows) >= MAX_ROWS:
+            raise DataError(f"{path}: has more than {MAX_ROWS:,} rows. Split it, or take a part of it.")
+        rows.append(row)
+    return rows
 
 
 def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
@@ -96,17 +111,36 @@ def _parquet_rows(path: Path, problems: Problems) -> Iterator[Row]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             _check_names(file.schema_arrow.names, problems)
-            number = 0
+            number = size = 0
             for batch in file.iter_batches(batch_size=_PARQUET_BATCH):
-                for values in batch.to_pylist():
+                rows = batch.to_pylist() if size + batch.nbytes <= MAX_UNPACKED_BYTES else []
+                # Of a text that many rows share, the batch counts one copy.
+                size += max(batch.nbytes, _num_chars(rows))
+                if size > MAX_UNPACKED_BYTES:
+                    raise DataError(
+                        f"{path}, row {number + 1}: unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB. "
+                        "Split the file, or leave out columns that nothing reads."
+                    )
+                for values in rows:
                     number += 1
                     yield Row(f"row {number}", values)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path}: can't be read as Parquet: {error}.") from error
+    except DataError:
+        raise
+    except (pyarrow.ArrowException, MemoryError, OSError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{path}: can't be read as Parquet: {reason}.") from error
+
+
+def _num_chars(rows: list[dict[str, object]]) -> int:
+    """Characters of all texts that are values of columns."""
+    return sum(len(value) for row in rows for value in row.values() if isinstance(value, str))
 
 
 def _check_names(names: list[str], problems: Problems) -> None:
     """Refuses a header whose columns can't be told apart."""
+    if len(names) > MAX_COLUMNS:
+        problems.add("header", f"has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
+        problems.refuse_if_any()
     for name, times in Counter(names).items():
         if times > 1:
             problems.add("header", f"column {name!r} appears {times} times. Give each column its own name")
@@ -117,10 +151,12 @@ def _check_names(names: list[str], problems: Problems) -> None:
 
 def _object_row(place: str, value: object, decoder: "_Decoder", problems: Problems) -> Iterator[Row]:
     """The row, where the value is an object without anything that a parser would fold silently."""
-    for remark in decoder.remarks:
+    for remark in decoder.remarks[:MAX_REMARKS]:
         problems.add(place, remark)
     if not isinstance(value, dict):
         problems.add(place, f'is not an object but {type(value).__name__}. Write {{"prompt": ...}}')
+    elif len(value) > MAX_COLUMNS:
+        problems.add(place, f"has {len(value):,} columns; at most {MAX_COLUMNS:,} are read")
     elif not decoder.remarks:
         yield Row(place, value)
 
@@ -152,10 +188,12 @@ class _Decoder:
             raise ValueError("is nested too deeply to be read") from error
 
     def _object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        for key, times in Counter(key for key, _ in pairs).items():
-            if times > 1:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            twice = (item for item in Counter(key for key, _ in pairs).items() if item[1] > 1)
+            for key, times in islice(twice, MAX_REMARKS):
                 self.remarks.append(f"key {key!r} appears {times} times in one object. Keep one of them")
-        return dict(pairs)
+        return made
 
     def _constant(self, name: str) -> object:
         # Some writers spell a missing number NaN; infinities have no such reading.

@@ -1,10 +1,11 @@
 """The trained model written: an adapter folder, full weights, or a GGUF file; published once it is proven."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from peft import PeftModel
 from torch import nn
@@ -76,7 +77,7 @@ def _write(model: PreTrainedModel | PeftModel, policy: Policy, staging: Path) ->
     parts = (model, policy.tokenizer, policy.base.generation_config or GenerationConfig())
     with quiet():
         for part in parts:
-            write_by(lambda folder, part=part: part.save_pretrained(str(folder)), staging, needed)
+            write_by(cast(Callable[[Path], object], part.save_pretrained), staging, needed)
 
 
 def _written(model: PreTrainedModel | PeftModel) -> list[nn.Parameter]:

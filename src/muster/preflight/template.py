@@ -1,10 +1,13 @@
 """Whether the chat template ends the model's turns with a token at which sampling stops."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from muster.data import render_chats
+from muster.errors import DataError
 from muster.records import Sample
 
 _ANSWER = "An answer."
@@ -30,10 +33,11 @@ def turn_end(
     """What follows an answer to this sample; None for a raw prompt, or a template that renders no answer."""
     if not sample.messages or not tokenizer.chat_template:
         return None
-    conversation = [*sample.messages, {"role": "assistant", "content": _ANSWER}]
+    answer = {"role": "assistant", "content": _ANSWER}
+    answered = replace(sample, messages=(*sample.messages, answer))
     try:
-        text = str(tokenizer.apply_chat_template(conversation, tokenize=False, **chat_template_kwargs))  # pyright: ignore[reportArgumentType]
-    except Exception:  # Templates raise errors of their own for what they don't render.
+        [text] = render_chats([answered], tokenizer, chat_template_kwargs, add_generation_prompt=False)
+    except DataError:  # Templates refuse what they don't render.
         return None
     _, found, rest = text.rpartition(_ANSWER)
     if not found:

@@ -11,6 +11,7 @@ from email.message import Message
 from typing import IO
 
 from muster.errors import RewardError
+from muster.redaction import redacted
 
 MAX_BYTES = 4_000_000
 """Of a reply; a longer one is refused."""
@@ -61,7 +62,7 @@ def post(endpoint: Endpoint, body: Mapping[str, object]) -> Mapping[str, object]
             if attempt == endpoint.retries or time.monotonic() + wait >= deadline:
                 raise RewardError(
                     f"{endpoint.url} failed {attempt + 1} times within {endpoint.limit_s:g} s: "
-                    f"{_hidden(str(error), endpoint.key)}"
+                    f"{redacted(str(error), [endpoint.key])}"
                 ) from None
             time.sleep(wait)
             pause *= 2
@@ -85,7 +86,7 @@ def _once(endpoint: Endpoint, body: Mapping[str, object], deadline: float) -> Ma
             reason = f"HTTP {error.code}: {_start(error)}"
         if error.code in _BUSY:
             raise _NotNowError(reason, _wait_s(error.headers.get("Retry-After"))) from None
-        raise RewardError(f"{endpoint.url} said {_hidden(reason, endpoint.key)}") from None
+        raise RewardError(f"{endpoint.url} said {redacted(reason, [endpoint.key])}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _NotNowError(f"{type(error).__name__}: {error}") from None
     return _object(raw)
@@ -127,8 +128,3 @@ def _object(raw: bytes) -> Mapping[str, object]:
 def _wait_s(header: str | None) -> float | None:
     """Seconds that the endpoint asks to be left alone; None where it names none, or a date."""
     return float(header) if header is not None and header.isascii() and header.isdigit() else None
-
-
-def _hidden(text: str, key: str | None) -> str:
-    """The text without the key, should an endpoint have repeated it."""
-    return text if not key else text.replace(key, "***")

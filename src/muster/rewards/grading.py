@@ -7,6 +7,7 @@ from typing import Protocol
 
 from muster.errors import RewardError
 from muster.records import GradingRequest, Score
+from muster.redaction import redacted
 from muster.rewards.calling import Failure, Logged, Surroundings, TrainerState, Verdict, verdicts
 from muster.rewards.reward import Reward
 
@@ -93,7 +94,10 @@ def refuse_failures(scores: Sequence[Score], max_failed_share: float) -> None:
 
 def _score(rewards: Sequence[Reward], given: Mapping[str, Verdict]) -> Score:
     """The weighted sum of the rewards that gave a number, and what each of them said."""
-    failures = {name: verdict.reason for name, verdict in given.items() if isinstance(verdict, Failure)}
+    # Errors of clients repeat what was sent: addresses, headers, keys.
+    failures = {
+        name: redacted(verdict.reason) for name, verdict in given.items() if isinstance(verdict, Failure)
+    }
     parts = {name: None if isinstance(verdict, Failure) else verdict for name, verdict in given.items()}
     terms = [
         reward.weight * part

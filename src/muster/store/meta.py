@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from muster.redaction import redacted_command
+
 _PACKAGES = ("muster-rl", "torch", "transformers", "tokenizers", "peft", "safetensors", "numpy", "pyarrow")
 
 
@@ -17,7 +19,7 @@ def collect_meta(command: Sequence[str]) -> dict[str, object]:
     What only torch knows (the GPU) is for the caller to add.
     """
     return {
-        "command": list(command),
+        "command": redacted_command(command),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
         "git": _git_revision(Path()),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from muster.errors import CheckpointError, ConfigError
+from muster.files import read_whole
 from muster.store.rows import PromptScores, Rollouts, from_parquet, scores_from_parquet
 from muster.store.strict import Line, read_lines
 
@@ -15,6 +16,8 @@ SCHEMA_VERSION = 1
 
 METRICS, TIMINGS, EVENTS, INDEX = "metrics.jsonl", "timings.jsonl", "events.jsonl", "index"
 META, CONFIG = "meta.json", "config.toml"
+MAX_META_BYTES = 2**20
+"""Largest `meta.json`; a thousandth of it is usual."""
 
 _Parsed = TypeVar("_Parsed")
 
@@ -49,12 +52,12 @@ def read_meta(folder: Path) -> Line:
     """What `meta.json` holds; refuses a folder that is no run, or one that a newer Muster wrote."""
     path = folder / META
     try:
-        meta = json.loads(path.read_bytes())
+        meta = json.loads(read_whole(path, MAX_META_BYTES))
     except FileNotFoundError as error:
         raise ConfigError(
             f"{folder} is not the folder of a run: there is no {META} in it. Name a run or its folder."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON. Restore the file.") from error
     version = meta.get("schema_version") if isinstance(meta, dict) else None
     if not isinstance(version, int):
@@ -130,14 +133,23 @@ def _steps_of(folder: Path) -> list[int]:
 
 def _read(path: Path, what: str, parse: Callable[[bytes], _Parsed]) -> _Parsed:
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except FileNotFoundError as error:
         steps = _steps_of(path.parent)
         there = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
         raise ConfigError(f"{path.parent} holds no {what}; steps there: {there}.") from error
     try:
         return parse(data)
-    except (ValueError, KeyError, TypeError, IndexError, NotImplementedError, OSError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        NotImplementedError,
+        OSError,
+        MemoryError,
+        RecursionError,
+    ) as error:
         raise CheckpointError(f"{path} can't be read as rollouts: {error}. Restore the file.") from error
 
 
@@ -153,10 +165,9 @@ def _info(folder: Path) -> RunInfo:
     last: Mapping[str, object] = index[-1] if index else {}
     rewards = [line["reward"] for line in index if line.get("reward") is not None]
     try:
-        meta = json.loads((folder / META).read_bytes())
-    except ValueError:
-        meta = None
-    meta = meta if isinstance(meta, dict) else {}
+        meta = read_meta(folder)
+    except (CheckpointError, OSError):
+        meta = {}
     return RunInfo(
         name=folder.name,
         folder=folder,

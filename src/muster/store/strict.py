@@ -44,7 +44,7 @@ def read_lines(path: Path) -> list[Line]:
     for number, line in enumerate(lines, start=1):
         try:
             read.append(_object(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise CheckpointError(

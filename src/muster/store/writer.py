@@ -10,6 +10,7 @@ from typing import Self
 from muster.errors import CheckpointError, ConfigError
 from muster.files import append_line, complete_lines, leftovers, make_folder, remove, write_atomic
 from muster.records import Group, StepReport
+from muster.redaction import without_secrets
 from muster.store.lock import FolderLock
 from muster.store.reading import (
     CONFIG,
@@ -128,9 +129,11 @@ class RunStore:
         self._append(METRICS, {"step": report.step, **report.metrics, **held_out})
 
     def append_event(self, kind: str, **fields: object) -> None:
-        """Writes what happened, with the time."""
+        """Writes what happened, with the time and without secrets."""
+        plain = without_secrets(fields)
+        assert isinstance(plain, dict)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._append(EVENTS, {"time": now, "kind": kind, **fields})
+        self._append(EVENTS, {"time": now, "kind": kind, **plain})
 
     def close(self) -> None:
         """Lets others write."""

@@ -11,9 +11,12 @@ import torch
 from muster.assemble import Materials, Say, assemble, load_policy, prepare
 from muster.clock import Progress, unwatched
 from muster.config import Config, fingerprints, minutes_of, to_toml
+from muster.doctor import KINDS, Finding, Watch
+from muster.errors import ConfigError
 from muster.export import export_model, form_of, model_card
 from muster.keeping import Keeper, Schedule, standing
 from muster.loop import train
+from muster.nearest import did_you_mean
 from muster.records import StepReport
 from muster.resuming import TakenUp, go_on, taken_up
 from muster.rewards import isolations
@@ -36,6 +39,10 @@ def _unsaid(text: str) -> None:
     """What nobody listens to."""
 
 
+def _unfound(step: int, finding: Finding) -> None:
+    """What nobody looks at."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Watchers:
     """Who is told what while a run goes on; the library itself prints nothing."""
@@ -45,6 +52,8 @@ class Watchers:
     progress: Progress = unwatched
     should_stop: Callable[[], bool] = lambda: False
     """Asked after each step; True saves a checkpoint and ends the run there."""
+    found: Callable[[int, Finding], None] = _unfound
+    """Called with the step and what the doctor found at it, each finding once."""
 
 
 def run(
@@ -62,6 +71,7 @@ def run(
     that the configuration has for them. `profile` writes a trace of two steps into the run folder.
     """
     told = watchers or Watchers()
+    _refuse_unknown(config.run.pause_on)
     folder = folder_of(config)
     with ExitStack() as stack:
         taken = stack.enter_context(taken_up(folder, config, told.say)) if resume else None
@@ -95,6 +105,16 @@ def _failures_noted(store: RunStore, say: Say) -> Generator[None]:
             store.append_event("failure", error=type(error).__name__, text=str(error))
             say(standing(store.folder / "checkpoints"))
         raise
+
+
+def _refuse_unknown(names: Sequence[str]) -> None:
+    """Refuses a finding to pause on that the doctor does not have."""
+    for name in names:
+        if name not in KINDS:
+            raise ConfigError(
+                f"run.pause_on names {name!r}, which no finding has.{did_you_mean(name, KINDS)} "
+                f"There are: {', '.join(KINDS)}."
+            )
 
 
 def folder_of(config: Config) -> Path:
@@ -161,16 +181,25 @@ def _keep(
     reports: Iterable[StepReport], session: Run, config: Config, store: RunStore, told: Watchers
 ) -> Iterator[StepReport]:
     keeper = Keeper(session, store, schedule_of(config), told.say)
+    watch = Watch(store.folder)
     for report in reports:
+        step = report.step
+        is_last = step >= session.plan.num_steps
         with session.clock.phase("write"):
             store.append_step(report)
-        step = report.step
-        stops = step < session.plan.num_steps and told.should_stop()
+            found = watch.add(report, is_last=is_last)
+        for finding in found:
+            store.append_event("finding", step=step, **finding.to_plain())
+        pauses = [finding.name for finding in found if finding.name in config.run.pause_on]
+        stops = not is_last and (bool(pauses) or told.should_stop())
         is_saved = keeper.after(report, is_asked=stops)
         yield report
+        for finding in found:
+            told.found(step, finding)
         if stops:
-            store.append_event("stopped", step=step)
-            told.say(f"stopped after step {step}; {_what_stands(step, is_saved, keeper)}")
+            store.append_event("stopped", step=step, findings=pauses)
+            at = f" at {', '.join(pauses)}" if pauses else ""
+            told.say(f"stopped after step {step}{at}; {_what_stands(step, is_saved, keeper)}")
             return
 
 

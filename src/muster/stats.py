@@ -12,7 +12,7 @@ Numbers = Sequence[float | None]
 """None and NaN stand for "no number here" and are left out."""
 
 _RESAMPLES = 10_000
-_MAX_TREND_POINTS = 1_000
+_MAX_TREND_POINTS = 400
 _STRENGTHS = tuple(2.0 ** (power / 2) for power in range(-8, 17))
 """How alike prompts may be: small, each prompt has one reward; large, all have the same rate."""
 
@@ -35,6 +35,16 @@ class Trend(NamedTuple):
     """The line's value at the first step."""
     last: float
     """The line's value at the last step."""
+
+
+class Drift(NamedTuple):
+    """Whether values rise or fall over time, in whatever form."""
+
+    score: float
+    """Standard normal where there is no trend; above 0 where values rise."""
+    p_rising: float
+    """Chance of so many rises among values in random order."""
+    p_falling: float
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -169,6 +179,45 @@ def trend(values: Numbers, steps: Sequence[float] | None = None) -> Trend | None
     slope = float(np.median((y[j] - y[i]) / (x[j] - x[i])))
     start = float(np.median(y - slope * x))
     return Trend(slope, start + slope * float(x[0]), start + slope * float(x[-1]))
+
+
+def drift(values: Numbers) -> Drift | None:
+    """The Mann-Kendall test: pairs that rise less pairs that fall; None for fewer than three.
+
+    Ties count for neither, and lower the variance (Kendall 1975, Rank Correlation Methods). The normal
+    approximation with its correction of 1. A long series is thinned evenly.
+    """
+    y = _thinned(_finite(values))
+    n = y.size
+    if n < 3:
+        return None
+    i, j = np.triu_indices(n, k=1)
+    balance = float(np.sign(y[j] - y[i]).sum())
+    _, ties = np.unique(y, return_counts=True)
+    variance = (n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18.0
+    score = math.copysign(max(abs(balance) - 1.0, 0.0), balance) / math.sqrt(variance) if variance else 0.0
+    return Drift(score, _above(score), _above(-score))
+
+
+def _above(score: float) -> float:
+    """Chance of a standard normal above this."""
+    return 0.5 * math.erfc(score / math.sqrt(2.0))
+
+
+def _thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    if values.size <= _MAX_TREND_POINTS:
+        return values
+    return values[np.linspace(0, values.size - 1, _MAX_TREND_POINTS).astype(int)]
+
+
+def paired_difference(before: Sequence[float], after: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Mean of the differences prompt by prompt, with the interval that drawing other prompts would give.
+
+    A percentile bootstrap over pairs: what makes a prompt hard is in both of its values and cancels.
+    """
+    if len(before) != len(after):
+        raise ValueError(f"{len(before)} values can't be paired with {len(after)}")
+    return mean_interval([[b - a] for a, b in zip(before, after, strict=True)], confidence)
 
 
 def _finite(values: Numbers) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError
 
 from muster.cli.check import check
 from muster.cli.config import config
+from muster.cli.doctor import doctor
 from muster.cli.evaluate import evaluate
 from muster.cli.export import export
 from muster.cli.flags import gather_overrides
@@ -43,6 +44,7 @@ VERBS = {
     "export": export,
     "push": push,
     "show": show,
+    "doctor": doctor,
     "config": config,
     "init": init,
 }

@@ -38,6 +38,7 @@ def train(
     muster train --model.path smollm2-135m-instruct --data.path prompts.csv --reward.use grade.py:reward
     ```
     """
+    from muster.cli.findings import Pausing
     from muster.cli.outcome import print_outcome
     from muster.cli.output import PatientConsole
     from muster.cli.stopping import Stopping
@@ -60,12 +61,15 @@ def train(
         view.progress("load", 0, 0)
         from muster.run import Watchers, run
 
-        watchers = Watchers(say=view.say, progress=view.progress, should_stop=stopping.is_requested)
+        pausing = Pausing(config.run.pause_on, view.say)
+        watchers = Watchers(
+            say=view.say, progress=view.progress, should_stop=stopping.is_requested, found=pausing.take
+        )
         for report in run(config, resume=goes_on, watchers=watchers, profile=profile):
             view.show(report)
     if not json:
         print_outcome(folder, PatientConsole())
-    return stopping.exit_code if was_stopped(folder) else 0
+    return (stopping.exit_code or pausing.exit_code) if was_stopped(folder) else 0
 
 
 def source_of(file: Path | None) -> Path | None:

@@ -23,6 +23,7 @@ _HARMLESS = frozenset(
         "run.keep",
         "run.name",
         "run.on_full_disk",
+        "run.pause_on",
         "run.save_every",
         "run.table_every",
     }

@@ -268,6 +268,8 @@ class RunConfig(Section):
     """Tokens of one forward pass in training; without it, what the memory there is allows."""
     table_every: Count = 5
     """Steps between tables of samples on the terminal; 0 prints none."""
+    pause_on: NoNames = ()
+    """Findings at which the run saves a checkpoint and stops: `mode-collapse`, `reward-hacking` ..."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,210 @@
+"""All rules over a run: over its folder at once, or step by step while it goes on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from muster.doctor.collapse import MODE_COLLAPSE, mode_collapse
+from muster.doctor.course import Course, HeldOut, settings_of
+from muster.doctor.distance import (
+    CLIP_SATURATION,
+    KL_RUNAWAY,
+    SAMPLER_MISMATCH,
+    STRANGLED_KL,
+    clip_saturation,
+    kl_runaway,
+    sampler_mismatch,
+    strangled_kl,
+)
+from muster.doctor.facts import StepFacts, facts_of
+from muster.doctor.finding import LEVELS, Finding, Kind
+from muster.doctor.gradients import DEAD_GRADIENTS, EXPLODING_GRADIENTS, dead_gradients, exploding_gradients
+from muster.doctor.hacking import (
+    FEW_TOKENS,
+    INDEPENDENT_REWARD,
+    PART_AT_CEILING,
+    REWARD_HACKING,
+    few_tokens,
+    independent_reward,
+    part_at_ceiling,
+    reward_hacking,
+)
+from muster.doctor.lengths import (
+    LENGTH_DRIFT,
+    LENGTH_REWARD,
+    TRUNCATION,
+    length_drift,
+    length_reward,
+    truncation,
+)
+from muster.doctor.progress import (
+    EVALUATION_GAP,
+    PLATEAU,
+    THROUGHPUT_ROT,
+    evaluation_gap,
+    plateau,
+    throughput_rot,
+)
+from muster.doctor.signal import (
+    NO_SIGNAL,
+    REPEATED_DATA,
+    REWARD_ERRORS,
+    TINY_SPREAD,
+    no_signal,
+    repeated_data,
+    reward_errors,
+    tiny_spread,
+)
+from muster.records import StepReport
+from muster.store import (
+    Line,
+    eval_steps,
+    read_eval,
+    read_events,
+    read_metrics,
+    read_rollouts,
+    read_timings,
+    rollout_steps,
+)
+from muster.store.writer import timings_line
+
+Rule = Callable[[Course], Finding | None]
+
+RULES: Mapping[Kind, Rule] = {
+    MODE_COLLAPSE: mode_collapse,
+    REWARD_HACKING: reward_hacking,
+    INDEPENDENT_REWARD: independent_reward,
+    SAMPLER_MISMATCH: sampler_mismatch,
+    DEAD_GRADIENTS: dead_gradients,
+    EXPLODING_GRADIENTS: exploding_gradients,
+    REWARD_ERRORS: reward_errors,
+    NO_SIGNAL: no_signal,
+    EVALUATION_GAP: evaluation_gap,
+    PART_AT_CEILING: part_at_ceiling,
+    FEW_TOKENS: few_tokens,
+    TRUNCATION: truncation,
+    LENGTH_REWARD: length_reward,
+    LENGTH_DRIFT: length_drift,
+    KL_RUNAWAY: kl_runaway,
+    STRANGLED_KL: strangled_kl,
+    CLIP_SATURATION: clip_saturation,
+    TINY_SPREAD: tiny_spread,
+    REPEATED_DATA: repeated_data,
+    THROUGHPUT_ROT: throughput_rot,
+    PLATEAU: plateau,
+}
+"""The rule of each kind of finding, the most important first."""
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in RULES}
+"""By name."""
+
+MAX_LOOKED = 120
+"""Steps of a run whose rollouts are read: the first 20, the last 20, and some between."""
+MAX_EVERY = 10
+"""Steps between examinations of a run that goes on, at most; in a short one every step is examined."""
+_EDGE = 20
+
+
+def examine(course: Course) -> list[Finding]:
+    """What the rules find, the most important first."""
+    if not course.lines or not course.facts:
+        return []
+    found = [finding for rule in RULES.values() if (finding := rule(course))]
+    return sorted(found, key=lambda finding: -LEVELS.index(finding.level))
+
+
+def findings(folder: Path) -> list[Finding]:
+    """What is wrong with the run in this folder, the most important first; while it is written, too."""
+    return examine(course_of(folder))
+
+
+def course_of(folder: Path) -> Course:
+    """The run in this folder; of a long one, the rollouts of some of its steps."""
+    lines = read_metrics(folder)
+    written = {line["step"] for line in lines}
+    steps = _chosen([step for step in rollout_steps(folder) if step in written])
+    return Course(
+        settings=settings_of(folder),
+        lines=_of_training(lines),
+        held_out=_held_out(folder, written),
+        timings=read_timings(folder),
+        facts=[_read(folder, step) for step in steps],
+    )
+
+
+def _of_training(lines: Sequence[Line]) -> list[Line]:
+    """Without the evaluation before the first step."""
+    return [line for line in lines if "reward" in line]
+
+
+def _held_out(folder: Path, written: set[int]) -> list[HeldOut]:
+    """The first evaluation and the last."""
+    steps = [step for step in eval_steps(folder) if step in written]
+    return [
+        HeldOut.of(step, read_eval(folder, step).groups) for step in dict.fromkeys([*steps[:1], *steps[-1:]])
+    ]
+
+
+def _read(folder: Path, step: int) -> StepFacts:
+    stored = read_rollouts(folder, step)
+    return facts_of(step, stored.groups, stored.traces)
+
+
+def _chosen(steps: list[int]) -> list[int]:
+    """All, or the edges and an even choice between them."""
+    if len(steps) <= MAX_LOOKED:
+        return steps
+    inner = steps[_EDGE:-_EDGE]
+    number = MAX_LOOKED - 2 * _EDGE
+    return [
+        *steps[:_EDGE],
+        *(inner[place * len(inner) // number] for place in range(number)),
+        *steps[-_EDGE:],
+    ]
+
+
+class Watch:
+    """Examines a run as it goes on, and tells each finding once."""
+
+    def __init__(self, folder: Path) -> None:
+        """For a run that has just begun, or is resumed after the steps its folder holds."""
+        course = course_of(folder)
+        self._settings = course.settings
+        self._lines = list(course.lines)
+        self._held_out = list(course.held_out)
+        self._timings = list(course.timings)
+        self._facts = list(course.facts)
+        self._told = {(event.get("name"), event.get("level")) for event in read_events(folder)}
+        self._next = 0
+
+    def add(self, report: StepReport, *, is_last: bool = False) -> list[Finding]:
+        """Takes a step in; what was found that had not been told before."""
+        if report.eval:
+            self._held_out[1:] = [HeldOut.of(report.step, report.eval.groups)]
+        if not report.groups:
+            return []
+        self._lines.append({"step": report.step, **report.metrics})
+        self._timings.append(dict(timings_line(report)))
+        self._facts.append(facts_of(report.step, report.groups, report.traces))
+        self._thin()
+        if report.step < self._next and not is_last:
+            return []
+        self._next = report.step + min(MAX_EVERY, max(1, report.step // 20))
+        new = [
+            finding for finding in examine(self._course()) if (finding.name, finding.level) not in self._told
+        ]
+        self._told |= {(finding.name, finding.level) for finding in new}
+        return new
+
+    def _course(self) -> Course:
+        return Course(
+            settings=self._settings,
+            lines=self._lines,
+            held_out=self._held_out,
+            timings=self._timings,
+            facts=self._facts,
+        )
+
+    def _thin(self) -> None:
+        """Lets every second one of the middle go, once there are twice as many as are looked at."""
+        if len(self._facts) > 2 * MAX_LOOKED:
+            self._facts = [*self._facts[:_EDGE], *self._facts[_EDGE:-_EDGE:2], *self._facts[-_EDGE:]]

@@ -1,0 +1,17 @@
+"""The runs that were trained with a fault each, and the healthy ones, unpacked once."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ARCHIVE = Path(__file__).parent.parent / "fixtures" / "broken_runs.tar.xz"
+
+
+@pytest.fixture(scope="session")
+def recorded_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs; `tests/fixtures/make_broken_runs.py` trained them."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder

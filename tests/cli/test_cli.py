@@ -26,16 +26,21 @@ from muster.rewards import grade, load_rewards
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("verb", ["show", "config", "init"])
+@pytest.mark.parametrize("verb", ["show", "doctor", "config", "init"])
 def test_read_only_verbs_never_import_torch(verb: str, recorded: Path, tmp_path: Path):
-    arguments = {"show": [str(recorded)], "config": [], "init": [str(tmp_path / "new")]}[verb]
+    arguments = {
+        "show": [str(recorded)],
+        "doctor": [str(recorded)],
+        "config": [],
+        "init": [str(tmp_path / "new")],
+    }[verb]
     call = f"c = main({[verb, *arguments]!r})"
     code = f"import sys; from muster.cli import main; {call}; sys.exit(c or 'torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(
-    "verb", ["train", "check", "eval", "generate", "export", "push", "show", "config", "init"]
+    "verb", ["train", "check", "eval", "generate", "export", "push", "show", "doctor", "config", "init"]
 )
 def test_every_verb_has_examples_in_its_help(verb: str, capsys: Capture):
     assert main([verb, "--help"]) == 0

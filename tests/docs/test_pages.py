@@ -291,6 +291,7 @@ OTHER = {
         "run.save_every": 7,
         "run.on_full_disk": "go_on",
         "run.table_every": 7,
+        "run.pause_on": "plateau",
         "run.budget_tokens": 7,
     }.items()
 }

@@ -59,6 +59,8 @@ def test_on_the_command_line_a_pause_is_exit_code_3(place: Path, tmp_path: Path,
 
 def test_a_finding_that_does_not_exist_is_refused_before_anything_is_loaded(place: Path):
     config = toy_config(place, run={"name": "refused", "pause_on": ["mode_collapse"]})
-    with pytest.raises(ConfigError, match=r"run.pause_on names 'mode_collapse'.*Did you mean 'mode-collapse'"):
+    with pytest.raises(
+        ConfigError, match=r"run.pause_on names 'mode_collapse'.*Did you mean 'mode-collapse'"
+    ):
         next(run(config))
     assert not (place / "runs" / "refused").exists()

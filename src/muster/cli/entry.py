@@ -15,6 +15,7 @@ from typing import Final
 from cyclopts import App, CycloptsError
 
 from muster.cli.check import check
+from muster.cli.compare import compare
 from muster.cli.config import config
 from muster.cli.doctor import doctor
 from muster.cli.evaluate import evaluate
@@ -24,6 +25,7 @@ from muster.cli.generate import generate
 from muster.cli.init import init
 from muster.cli.push import push
 from muster.cli.reward import try_out
+from muster.cli.runs import runs
 from muster.cli.show import show
 from muster.cli.stopping import SecondSignal
 from muster.cli.text import escape_block
@@ -43,8 +45,10 @@ VERBS = {
     "generate": generate,
     "export": export,
     "push": push,
+    "runs": runs,
     "show": show,
     "doctor": doctor,
+    "compare": compare,
     "config": config,
     "init": init,
 }

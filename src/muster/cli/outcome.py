@@ -71,13 +71,13 @@ def pairs_table(shown: list[Pair], first: int, last: int) -> Table:
     for pair in shown:
         table.add_row(
             question_text(pair.after.sample, pair.after.prompt_text),
-            _answer(pair.before),
-            _answer(pair.after),
+            answer_text(pair.before),
+            answer_text(pair.after),
         )
     return table
 
 
-def _answer(group: Group) -> Text:
+def answer_text(group: Group) -> Text:
     """The first completion with its reward."""
     rollout = group.rollouts[0]
     return Text.assemble(reward_text(rollout), "\n", completion_text(rollout, limit=300))

@@ -7,10 +7,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from muster.cli.findings import print_headlines
+from muster.cli.listing import state_of
 from muster.cli.outcome import print_outcome
 from muster.cli.output import PatientConsole
 from muster.cli.samples import good_and_bad, group_table, rollouts_of, samples_table
 from muster.cli.text import escape_text, number, percent, sparkline
+from muster.doctor import findings
 from muster.errors import ConfigError
 from muster.store import (
     Line,
@@ -23,7 +26,9 @@ from muster.store import (
     rollout_steps,
 )
 
-CURVE_WIDTH = 40
+MAX_CURVE, MIN_CURVE = 40, 8
+_BESIDE_CURVE = 72
+"""Columns of a table of metrics that its curves leave to the rest."""
 SHOWN = (
     "reward",
     "eval_reward",
@@ -64,7 +69,8 @@ def print_run(folder: Path) -> None:
     console = PatientConsole()
     metrics, events = read_metrics(folder), read_events(folder)
     console.print(_head(folder, metrics, events))
-    console.print(metrics_table(metrics))
+    console.print(metrics_table(metrics, max(MIN_CURVE, min(MAX_CURVE, console.width - _BESIDE_CURVE))))
+    print_headlines(findings(folder), folder, console)
     if timings := read_timings(folder):
         console.print(timings_table(timings))
     for event in [event for event in events if event.get("kind") == "warning"][-_MAX_WARNINGS:]:
@@ -79,26 +85,23 @@ def print_run(folder: Path) -> None:
 def _head(folder: Path, metrics: Sequence[Line], events: Sequence[Line]) -> Text:
     """One paragraph: the run's name, when it started, how it is, and the command."""
     meta = read_meta(folder)
-    states = [event for event in events if event.get("kind") in ("start", "stopped", "failure", "end")]
-    state = states[-1]["kind"] if states else "start"
-    words = {"start": "running, or killed", "stopped": "stopped", "failure": "failed", "end": "finished"}
     seconds = sum(sum(line["seconds"].values()) for line in read_timings(folder))
     step = metrics[-1]["step"] if metrics else 0
     command = " ".join(str(part) for part in meta.get("command", []))
     return Text.assemble(
         (escape_text(folder.name), "bold"),
-        f"  step {step}, {words[state]}, {seconds:.0f} s in steps\n",
+        f"  step {step}, {state_of(folder, events)}, {seconds:.0f} s in steps\n",
         (f"started {escape_text(str(meta.get('started', '')))} with: {escape_text(command)}", "dim"),
     )
 
 
-def metrics_table(lines: Sequence[Line]) -> Table:
+def metrics_table(lines: Sequence[Line], curve_width: int) -> Table:
     """One row per metric: first, last, least, greatest, and the curve."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("metric")
+    table.add_column("metric", overflow="fold")
     for name in ("first", "last", "min", "max"):
-        table.add_column(name, justify="right")
-    table.add_column("curve")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("curve", no_wrap=True)
     names = {name: None for line in lines for name in line}
     means = [name for name in names if name.startswith("rewards/") and name.endswith("/mean")]
     for name in (*SHOWN, *means):
@@ -106,7 +109,7 @@ def metrics_table(lines: Sequence[Line]) -> Table:
         there = [value for value in values if value is not None]
         if there:
             row = (there[0], there[-1], min(there), max(there))
-            curve = sparkline(values, CURVE_WIDTH)
+            curve = sparkline(values, curve_width)
             table.add_row(escape_text(name), *(number(value) for value in row), curve)
     return table
 
@@ -169,6 +172,7 @@ def run_as_json(folder: Path, step: int | None, place: int | None) -> Mapping[st
             "metrics": read_metrics(folder),
             "timings": read_timings(folder),
             "events": read_events(folder),
+            "findings": [finding.to_plain() for finding in findings(folder)],
         }
     stored = read_rollouts(folder, step)
     if place is not None:

@@ -28,6 +28,9 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     if not there:
         return ""
     low, span = min(there), max(there) - min(there)
+    if span <= 1e-9 * max(map(abs, there)):
+        # Means of equal numbers differ in their last digits; that is no curve.
+        span = 0.0
     return "".join(" " if value is None else _bar((value - low) / span if span else 0.0) for value in values)
 
 

@@ -43,15 +43,14 @@ def train(
     from muster.cli.output import PatientConsole
     from muster.cli.stopping import Stopping
     from muster.cli.terminal import JsonView, TrainView
-    from muster.config import is_name, load
+    from muster.config import load
     from muster.store import choose_name, was_stopped
 
     config = load(source_of(file), as_mapping(overrides))
     if config.run.name is None:
         if requeue:
             raise ConfigError("--requeue needs a name: the same command finds its run by it. Set --run.name.")
-        stem = file.stem if file and is_name(f"{file.stem}-1") else "run"
-        name = choose_name(Path(config.run.dir), stem, resume=resume)
+        name = choose_name(Path(config.run.dir), _stem(file), resume=resume)
         config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
     folder = Path(config.run.dir) / str(config.run.name)
     goes_on = resume or (requeue and folder.exists())
@@ -61,15 +60,20 @@ def train(
         view.progress("load", 0, 0)
         from muster.run import Watchers, run
 
-        pausing = Pausing(config.run.pause_on, view.say)
-        watchers = Watchers(
-            say=view.say, progress=view.progress, should_stop=stopping.is_requested, found=pausing.take
-        )
+        pausing, asks = Pausing(config.run.pause_on, view.say), stopping.is_requested
+        watchers = Watchers(say=view.say, progress=view.progress, should_stop=asks, found=pausing.take)
         for report in run(config, resume=goes_on, watchers=watchers, profile=profile):
             view.show(report)
     if not json:
         print_outcome(folder, PatientConsole())
     return (stopping.exit_code or pausing.exit_code) if was_stopped(folder) else 0
+
+
+def _stem(file: Path | None) -> str:
+    """What runs of this file are named after, before their number."""
+    from muster.config import is_name
+
+    return file.stem if file and is_name(f"{file.stem}-1") else "run"
 
 
 def source_of(file: Path | None) -> Path | None:

@@ -1,7 +1,7 @@
 """The whole configuration of a run: one TOML file and flags, checked before any model loads; torch-free."""
 
 from muster.config.checks import reward_names
-from muster.config.comparing import Differences, compare
+from muster.config.comparing import Changed, Differences, changed_settings, compare, shown_or_absent
 from muster.config.describing import Field, fields
 from muster.config.fingerprints import fingerprints
 from muster.config.kinds import Choice, minutes_of
@@ -26,6 +26,7 @@ from muster.config.toml import to_toml, toml_value
 __all__ = [
     "AlgoConfig",
     "Choice",
+    "Changed",
     "Config",
     "DataConfig",
     "Differences",
@@ -38,6 +39,7 @@ __all__ = [
     "RewardConfig",
     "RunConfig",
     "SamplingConfig",
+    "changed_settings",
     "compare",
     "explained_rows",
     "explained_toml",
@@ -48,6 +50,7 @@ __all__ = [
     "load",
     "minutes_of",
     "reward_names",
+    "shown_or_absent",
     "to_toml",
     "toml_value",
 ]

@@ -33,6 +33,24 @@ _MAY_BE_EDITED = frozenset({"reward.use"})
 _LENGTH = frozenset({"run.steps", "run.epochs"})
 
 
+class Changed(NamedTuple):
+    """A setting that two configurations have otherwise; None stands for a table that is absent."""
+
+    path: str
+    before: object
+    after: object
+
+
+def changed_settings(old: Config, new: Config) -> list[Changed]:
+    """Every setting that differs, in the order of the sections."""
+    before, after = leaves(old), leaves(new)
+    return [
+        Changed(path, before.get(path), after.get(path))
+        for path in {**before, **after}
+        if before.get(path) != after.get(path)
+    ]
+
+
 class Differences(NamedTuple):
     """How two configurations differ, a line for each setting."""
 

@@ -54,6 +54,7 @@ from muster.doctor.signal import (
     reward_errors,
     tiny_spread,
 )
+from muster.errors import CheckpointError
 from muster.records import StepReport
 from muster.store import (
     Line,
@@ -100,7 +101,9 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in RULES}
 MAX_LOOKED = 120
 """Steps of a run whose rollouts are read: the first 20, the last 20, and some between."""
 MAX_EVERY = 10
-"""Steps between examinations of a run that goes on, at most; in a short one every step is examined."""
+"""Steps between examinations of a run that goes on: 1 in a short one, so many from 200 steps on."""
+MAX_DELAY = 0.01
+"""And never less often than after this share of the steps so far, which keeps a long run's cost small."""
 _EDGE = 20
 
 
@@ -162,12 +165,26 @@ def _chosen(steps: list[int]) -> list[int]:
     ]
 
 
+def _known_course(folder: Path) -> Course:
+    """The run so far; without rollouts where a file of them is damaged: that is no reason not to go on."""
+    try:
+        return course_of(folder)
+    except CheckpointError:
+        return Course(
+            settings=settings_of(folder),
+            lines=_of_training(read_metrics(folder)),
+            held_out=[],
+            timings=read_timings(folder),
+            facts=[],
+        )
+
+
 class Watch:
     """Examines a run as it goes on, and tells each finding once."""
 
     def __init__(self, folder: Path) -> None:
         """For a run that has just begun, or is resumed after the steps its folder holds."""
-        course = course_of(folder)
+        course = _known_course(folder)
         self._settings = course.settings
         self._lines = list(course.lines)
         self._held_out = list(course.held_out)
@@ -188,7 +205,8 @@ class Watch:
         self._thin()
         if report.step < self._next and not is_last:
             return []
-        self._next = report.step + min(MAX_EVERY, max(1, report.step // 20))
+        wait = min(MAX_EVERY, report.step // 20)
+        self._next = report.step + max(1, wait, int(MAX_DELAY * report.step))
         new = [
             finding for finding in examine(self._course()) if (finding.name, finding.level) not in self._told
         ]

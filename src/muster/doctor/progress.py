@@ -140,7 +140,7 @@ def throughput_rot(course: Course) -> Finding | None:
 
 
 def _is_slower(shift: Shift) -> bool:
-    return shift.rises and shift.p < _P and shift.late >= _SLOWER * shift.early
+    return shift.early > 0 and shift.rises and shift.p < _P and shift.late >= _SLOWER * shift.early
 
 
 def _phases(line: Line) -> dict[str, float]:

@@ -182,7 +182,7 @@ def reward_errors(course: Course) -> Finding | None:
     recent = {facts.step for facts in course.late}
     if len(failing) < 2 or not recent.intersection(failing) or not looked:
         return None
-    sampled = sum(line.get("num_completions") or 0 for line in course.lines)
+    sampled = int(sum(course.series("num_completions").values))
     total = int(sum(series.values))
     reasons = Counter[str]()
     for facts in looked:

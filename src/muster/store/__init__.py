@@ -4,6 +4,7 @@ config.toml  meta.json  metrics.jsonl  timings.jsonl  index  events.jsonl
 rollouts/000012.parquet  eval/000050.parquet  checkpoints/  final/
 """
 
+from muster.store.lock import is_being_written
 from muster.store.meta import collect_meta
 from muster.store.reading import (
     SCHEMA_VERSION,
@@ -43,6 +44,7 @@ __all__ = [
     "eval_steps",
     "from_parquet",
     "held_out_rewards",
+    "is_being_written",
     "list_runs",
     "read_eval",
     "read_events",

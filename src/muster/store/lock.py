@@ -53,14 +53,43 @@ def _holder(path: Path) -> str:
     return data.decode("utf-8", "replace").strip() or "another process"
 
 
+def is_being_written(folder: Path) -> bool:
+    """Some process on this machine holds the folder's lock; False for a copy and for a killed run."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return _is_taken(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 if sys.platform == "win32":
     import msvcrt
+
+    def _is_taken(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return True
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+        return False
 
     def _take(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 
 else:
     import fcntl
+
+    def _is_taken(descriptor: int) -> bool:
+        # Shared, and for an instant: two readers don't take each other for a writer.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
 
     def _take(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

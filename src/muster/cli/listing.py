@@ -1,0 +1,135 @@
+"""Runs as a list shows them: how far, how good, in which state, how old."""
+
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muster.cli.text import escape_text, number, sparkline
+from muster.errors import CheckpointError
+from muster.store import Line, is_being_written, read_events, read_index
+
+CURVE_WIDTH = 16
+_WIDE = 100
+"""Columns from which on there is room for curves."""
+_ENDED = {"stopped": "stopped", "failure": "failed", "end": "finished"}
+_STYLES = {"running": "green", "failed": "red", "killed": "red", "stopped": "yellow"}
+
+
+class Listed(NamedTuple):
+    """A run in a list."""
+
+    name: str
+    folder: str
+    state: str
+    """running, killed, stopped, failed, finished, or unreadable."""
+    step: int
+    num_steps: int | None
+    """None where the configuration counts epochs."""
+    rewards: tuple[float, ...]
+    held_out: tuple[float, ...]
+    """Held-out reward of each evaluation."""
+    age_s: float
+    """Seconds since something was written to it."""
+
+
+def state_of(folder: Path, events: Sequence[Line]) -> str:
+    """How a run is: whether it goes on is known by its lock, which ends with its process."""
+    states = [event["kind"] for event in events if event.get("kind") in ("start", "resume", *_ENDED)]
+    if is_being_written(folder):
+        return "running"
+    return _ENDED.get(states[-1], "killed") if states else "killed"
+
+
+def runs_in(folder: Path) -> list[Listed]:
+    """The runs of a folder, the one that was last written to first."""
+    return sorted((_listed(path.parent) for path in folder.glob("*/meta.json")), key=lambda run: run.age_s)
+
+
+def _listed(folder: Path) -> Listed:
+    try:
+        index, state = read_index(folder), state_of(folder, read_events(folder))
+    except CheckpointError:
+        index, state = [], "unreadable"
+    return Listed(
+        name=folder.name,
+        folder=str(folder),
+        state=state,
+        step=index[-1]["step"] if index else 0,
+        num_steps=_num_steps(folder),
+        rewards=_there(index, "reward"),
+        held_out=_there(index, "eval_reward"),
+        age_s=time.time() - max(path.stat().st_mtime for path in folder.glob("*.json*")),
+    )
+
+
+def _there(index: Sequence[Line], name: str) -> tuple[float, ...]:
+    return tuple(line[name] for line in index if line.get(name) is not None)
+
+
+def _num_steps(folder: Path) -> int | None:
+    try:
+        tables = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    run = tables.get("run")
+    steps = run.get("steps") if isinstance(run, dict) else None
+    return steps if isinstance(steps, int) else None
+
+
+def runs_table(runs: Sequence[Listed], *, has_curves: bool) -> Table:
+    """One row per run."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("reward", no_wrap=True)
+    if has_curves:
+        table.add_column("curve", no_wrap=True)
+    table.add_column("held-out", no_wrap=True)
+    table.add_column("written", justify="right", no_wrap=True)
+    for run in runs:
+        table.add_row(
+            escape_text(run.name),
+            Text(run.state, style=_STYLES.get(run.state, "")),
+            f"{run.step}/{run.num_steps}" if run.num_steps else str(run.step),
+            first_to_last(run.rewards),
+            *([sparkline(run.rewards, CURVE_WIDTH)] if has_curves else []),
+            first_to_last(run.held_out),
+            age(run.age_s),
+        )
+    return table
+
+
+def first_to_last(values: Sequence[float]) -> str:
+    """The first value and the last; a dash for none."""
+    if len(values) < 2:
+        return number(values[0] if values else None)
+    return f"{number(values[0])} -> {number(values[-1])}"
+
+
+def age(seconds: float) -> str:
+    """How long ago, in the largest unit that fits."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return "now"
+
+
+def print_runs(folder: Path, console: Console) -> None:
+    """Prints the runs of a folder."""
+    runs = runs_in(folder)
+    if not runs:
+        console.print(Text(f"there are no runs in {escape_text(str(folder))}"))
+        return
+    console.print(runs_table(runs, has_curves=console.width >= _WIDE))
+
+
+def runs_as_json(folder: Path) -> list[Mapping[str, object]]:
+    """The runs of a folder as plain data."""
+    return [run._asdict() for run in runs_in(folder)]

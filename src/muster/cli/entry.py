@@ -30,6 +30,7 @@ from muster.cli.show import show
 from muster.cli.stopping import SecondSignal
 from muster.cli.text import escape_block
 from muster.cli.train import train
+from muster.cli.view import view
 from muster.errors import ConfigError, DataError, MusterError
 from muster.redaction import redacted
 
@@ -47,6 +48,7 @@ VERBS = {
     "push": push,
     "runs": runs,
     "show": show,
+    "view": view,
     "doctor": doctor,
     "compare": compare,
     "config": config,

@@ -1,13 +1,22 @@
 """The run folder: one writer under a lock, many readers; torch-free.
 
-config.toml  meta.json  metrics.jsonl  timings.jsonl  index  events.jsonl
+config.toml  meta.json  tokenizer.json  metrics.jsonl  timings.jsonl  index  groups.jsonl  events.jsonl
 rollouts/000012.parquet  eval/000050.parquet  checkpoints/  final/
 """
 
 from muster.store.lock import is_being_written
 from muster.store.meta import collect_meta
 from muster.store.reading import (
+    CONFIG,
+    EVENTS,
+    GROUPS,
+    INDEX,
+    META,
+    METRICS,
     SCHEMA_VERSION,
+    STATES,
+    TIMINGS,
+    TOKENIZER,
     RunInfo,
     choose_name,
     eval_file,
@@ -31,8 +40,17 @@ from muster.store.strict import Line, to_json
 from muster.store.writer import RunStore
 
 __all__ = [
+    "CONFIG",
+    "EVENTS",
+    "GROUPS",
+    "INDEX",
+    "META",
+    "METRICS",
     "SCHEMA",
     "SCHEMA_VERSION",
+    "STATES",
+    "TIMINGS",
+    "TOKENIZER",
     "Line",
     "PromptScores",
     "Rollouts",

@@ -15,7 +15,8 @@ SCHEMA_VERSION = 1
 """Of the run folder's format; a reader refuses newer ones."""
 
 METRICS, TIMINGS, EVENTS, INDEX = "metrics.jsonl", "timings.jsonl", "events.jsonl", "index"
-META, CONFIG = "meta.json", "config.toml"
+GROUPS = "groups.jsonl"
+META, CONFIG, TOKENIZER = "meta.json", "config.toml", "tokenizer.json"
 MAX_META_BYTES = 2**20
 """Largest `meta.json`; a thousandth of it is usual."""
 

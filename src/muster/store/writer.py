@@ -15,11 +15,13 @@ from muster.store.lock import FolderLock
 from muster.store.reading import (
     CONFIG,
     EVENTS,
+    GROUPS,
     INDEX,
     META,
     METRICS,
     SCHEMA_VERSION,
     TIMINGS,
+    TOKENIZER,
     eval_file,
     read_meta,
     rollouts_file,
@@ -94,6 +96,7 @@ class RunStore:
         """
         logs = {name: self.folder / name for name in (METRICS, TIMINGS, INDEX)}
         steps = {name: _keep_lines(path, step) for name, path in logs.items()}
+        _keep_lines(self.folder / GROUPS, step)
         _keep_lines(self.folder / EVENTS, None)
         for folder in (self.folder, *(self.folder / part for part in PARTS)):
             make_folder(folder)
@@ -125,8 +128,14 @@ class RunStore:
             self.append_event("extras", step=report.step, columns=extras)
         self._append(TIMINGS, timings_line(report))
         self._append(INDEX, index_line(report))
+        if report.groups:
+            self._append(GROUPS, groups_line(report))
         held_out = report.eval.metrics if report.eval else {}
         self._append(METRICS, {"step": report.step, **report.metrics, **held_out})
+
+    def keep_tokenizer(self, tokenizer_json: str) -> None:
+        """Writes the tokenizer beside the rollouts: with it their token ids can be read without the model."""
+        write_atomic(self.folder / TOKENIZER, tokenizer_json.encode("utf-8"))
 
     def append_event(self, kind: str, **fields: object) -> None:
         """Writes what happened, with the time and without secrets."""
@@ -212,6 +221,21 @@ def index_line(report: StepReport) -> dict[str, object]:
         "warnings": len(report.warnings),
         "eval_reward": report.eval.metrics.get("eval_reward") if report.eval else None,
         "is_evaluated": report.eval is not None,
+    }
+
+
+def groups_line(report: StepReport) -> dict[str, object]:
+    """What each group got: enough for a prompt's way through a run, without opening the rollouts."""
+    return {
+        "step": report.step,
+        "groups": [
+            {
+                "sample": group.sample.id,
+                "scores": [rollout.score.value for rollout in group.rollouts],
+                "lengths": [len(rollout.completion.ids) for rollout in group.rollouts],
+            }
+            for group in report.groups
+        ],
     }
 
 

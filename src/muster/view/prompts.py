@@ -1,0 +1,102 @@
+"""How each prompt fared over a run: from the file of groups, or where an older run has none, from samples."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from muster.store import Line
+from muster.view.curves import scores_of
+
+MAX_OPENED = 300
+"""Steps whose rollouts are opened for a run without the file of groups: evenly spread over it."""
+
+
+class Visit(NamedTuple):
+    """A prompt's group at a step."""
+
+    step: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    length: float | None
+
+
+class PromptHistory:
+    """The visits of every prompt, from the lines of groups; new lines only are looked at."""
+
+    def __init__(self) -> None:
+        self._visits: dict[str, list[Visit]] = {}
+        self._taken = 0
+        self._first: Line | None = None
+
+    def take(self, lines: Sequence[Line]) -> None:
+        """Takes in the lines that came; starts over where the file was written anew."""
+        first = lines[0] if lines else None
+        if len(lines) < self._taken or first is not self._first:
+            self._visits, self._taken, self._first = {}, 0, first
+        for line in lines[self._taken :]:
+            self._add(line)
+        self._taken = len(lines)
+
+    def _add(self, line: Line) -> None:
+        step, groups = line.get("step"), line.get("groups")
+        if not isinstance(step, int) or not isinstance(groups, list):
+            return
+        for group in groups:
+            if isinstance(group, dict) and isinstance(group.get("sample"), str):
+                self._visits.setdefault(group["sample"], []).append(visit_of(step, group))
+
+    def of(self, sample: str) -> list[Visit]:
+        """The visits of a prompt, in order of steps."""
+        return self._visits.get(sample, [])
+
+    def seen_before(self, sample: str, step: int) -> int:
+        """At how many earlier steps the prompt was drawn."""
+        return len({visit.step for visit in self.of(sample) if visit.step < step})
+
+
+def visit_of(step: int, group: Line) -> Visit:
+    """What a group's entry says about its prompt."""
+    scores = scores_of(group)
+    lengths = [length for length in group.get("lengths") or [] if isinstance(length, int)]
+    return Visit(
+        step=step,
+        mean=sum(scores) / len(scores) if scores else None,
+        low=min(scores, default=None),
+        high=max(scores, default=None),
+        length=sum(lengths) / len(lengths) if lengths else None,
+    )
+
+
+class OpenedGroups:
+    """Lines as the file of groups has them, made from the rollouts of a run that has no such file."""
+
+    def __init__(self, steps: Callable[[], Sequence[int]], rows: Callable[[int], Sequence[Line]]) -> None:
+        self._steps = steps
+        self._rows = rows
+        self._made: dict[int, Line] = {}
+
+    def look(self) -> list[Line]:
+        """A line per step that was opened."""
+        steps = self._steps()
+        stride = max(1, -(-len(steps) // MAX_OPENED))
+        for step in steps[::stride]:
+            if step not in self._made:
+                self._made[step] = groups_line(step, self._rows(step))
+        return [self._made[step] for step in sorted(self._made)]
+
+
+def groups_line(step: int, rows: Sequence[Line]) -> Line:
+    """A step's line from its rollouts."""
+    by_group = [list(some) for _, some in groupby(rows, key=lambda row: row.get("group_id"))]
+    return {
+        "step": step,
+        "groups": [
+            {
+                "sample": some[0].get("sample_id"),
+                "scores": [row.get("score") for row in some],
+                "lengths": [row["length"] for row in some if row.get("length") is not None],
+            }
+            for some in by_group
+        ],
+    }

@@ -1,0 +1,77 @@
+// The head of a run: how it is, in numbers, and what is to be said about it.
+
+import { h } from "./dom.js";
+import { duration, number, percent, plural, signed } from "./format.js";
+import { isExported } from "./api.js";
+import { stateOf } from "./runlist.js";
+import { go, link, state } from "./state.js";
+
+const SIGNS = { error: "\u2717", finding: "\u25c6", warning: "!" };
+const TABS = [["curves", "Curves"], ["samples", "Samples"], ["setup", "Settings"]];
+const SHOWN_STEPS = 6;
+
+/** Name, state and tabs of a run; above its curves also its numbers and findings. */
+export function overview(info) {
+  const { status } = info;
+  return h("section", { class: "overview", "aria-label": "Run" },
+    h("div", { class: "title" }, h("h1", {}, h("bdi", {}, info.name)), stateOf(status), h("span", { class: "note" }, origin(info))),
+    info.problem ? h("p", { class: "problem", role: "alert" }, info.problem) : null,
+    state().view === "curves" ? [h("dl", { class: "facts" }, facts(info)), findings(info)] : null,
+    h("nav", { class: "tabs", "aria-label": "Views of the run" }, TABS.map(([id, title]) =>
+      h("a", { href: link(state(), { view: id }), "aria-current": state().view === id ? "page" : null }, title))));
+}
+
+function origin(info) {
+  const writer = { trl: "written by TRL", metrics: "a plain metrics.jsonl" }[info.kind];
+  const started = info.started ? new Date(info.started) : null;
+  const when = started && !Number.isNaN(started.getTime()) ? `started ${started.toISOString().slice(0, 16).replace("T", " ")} UTC` : null;
+  return [writer, when, isExported ? "exported" : null].filter(Boolean).join(" \u00b7 ");
+}
+
+function facts({ status }) {
+  const [first, last] = [status.held_out[0], status.held_out[status.held_out.length - 1]];
+  return [
+    fact("Step", number(status.step), status.steps ? `of ${number(status.steps)}${status.steps > 0 ? `, ${percent(Math.min(1, status.step / status.steps))}` : ""}` : null),
+    status.seconds_left === null ? null : fact("Time left", duration(status.seconds_left)),
+    fact("Reward", number(status.reward), status.change === null ? null : `${signed(status.change)} since the start`, status.change === null ? null : `Mean of the last ${plural(status.change_steps, "step")} minus that of the first ${status.change_steps}`),
+    last ? fact("Held-out", number(last.mean), [interval(last), first !== last ? `from ${number(first.mean)}` : null].filter(Boolean).join(" \u00b7 "), "95 % interval over prompts, and the first evaluation") : null,
+    fact("Tokens/s", number(status.tokens_per_second), null, "Completion tokens over the seconds of sampling, scoring and the update, in the last 10 steps"),
+  ];
+}
+
+function fact(name, value, more = null, title = null) {
+  return h("div", { title }, h("dt", {}, name), h("dd", {}, h("b", {}, value), more ? h("small", {}, more) : null));
+}
+
+function interval({ low, high }) {
+  return low === null || high === null ? null : `${number(low)} to ${number(high)}`;
+}
+
+function findings(info) {
+  const said = [
+    ...info.findings.map(finding),
+    info.lacks.length ? h("li", { class: "lack" }, h("span", { class: "badge" }, "not here"), h("span", {}, info.lacks.join("; "), ".")) : null,
+    info.num_broken ? h("li", { class: "lack" }, h("span", { class: "badge" }, "unreadable"), h("span", {}, `${plural(info.num_broken, "line")} of the run\u2019s files, passed over.`)) : null,
+  ].filter(Boolean);
+  if (!said.length) return null;
+  return h("details", { class: "findings", open: info.findings.length < 5 },
+    h("summary", {}, info.findings.length ? plural(info.findings.length, "finding") : "Notes"), h("ul", {}, said));
+}
+
+function finding(entry) {
+  const places = entry.evidence.slice(0, SHOWN_STEPS);
+  const more = entry.evidence.length - places.length;
+  return h("li", { class: entry.severity },
+    h("span", { class: "badge" }, h("span", { "aria-hidden": "true" }, `${SIGNS[entry.severity]} `), entry.name),
+    h("span", {}, entry.text, entry.advice ? h("span", { class: "advice" }, ` ${entry.advice}`) : null, " ",
+      places.map((place) => [h("a", { href: link(state(), evidence(place)), class: "place" }, placeName(place)), " "]),
+      more > 0 ? h("button", { type: "button", class: "quiet", onclick: () => go(evidence(entry.evidence[entry.evidence.length - 1])) }, `and ${more} more, the last`) : null));
+}
+
+function evidence(place) {
+  return { view: "samples", step: place.step, group: place.group ?? null, held: null };
+}
+
+function placeName(place) {
+  return `step ${place.step}${place.group === undefined ? "" : `, group ${place.group}`}`;
+}

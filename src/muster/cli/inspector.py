@@ -13,6 +13,7 @@ from muster.view.sources import find_sources, kind_of
 
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?")
 _MAX_CONNECTIONS = 64
+_LAST_PORT = 65_535
 
 
 def places_of(targets: Sequence[str]) -> list[Path]:
@@ -54,10 +55,12 @@ def serve(places: Sequence[Path], host: str, port: int, steps: str | None) -> No
 
 def _listen(host: str, port: int) -> socket.socket:
     """A socket on this address; says what to do where it is taken."""
+    if not 0 <= port <= _LAST_PORT:
+        raise ConfigError(f"--port is {port}; allowed: 0 to {_LAST_PORT}. Choose another with --port.")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host.strip("[]"), port), family=family, backlog=128)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ConfigError(
             f"can't answer on {host}, port {port}: {error}. Choose another with --port, or --port 0."
         ) from error

@@ -4,6 +4,7 @@ config.toml  meta.json  tokenizer.json  metrics.jsonl  timings.jsonl  index  gro
 rollouts/000012.parquet  eval/000050.parquet  checkpoints/  final/
 """
 
+from muster.store.groups import Got, groups_line, quantile
 from muster.store.lock import is_being_written
 from muster.store.meta import collect_meta
 from muster.store.reading import (
@@ -51,6 +52,7 @@ __all__ = [
     "STATES",
     "TIMINGS",
     "TOKENIZER",
+    "Got",
     "Line",
     "PromptScores",
     "Rollouts",
@@ -61,9 +63,11 @@ __all__ = [
     "eval_file",
     "eval_steps",
     "from_parquet",
+    "groups_line",
     "held_out_rewards",
     "is_being_written",
     "list_runs",
+    "quantile",
     "read_eval",
     "read_events",
     "read_index",

@@ -11,6 +11,7 @@ from muster.errors import CheckpointError, ConfigError
 from muster.files import append_line, complete_lines, leftovers, make_folder, remove, write_atomic
 from muster.records import Group, StepReport
 from muster.redaction import without_secrets
+from muster.store.groups import Got, groups_line
 from muster.store.lock import FolderLock
 from muster.store.reading import (
     CONFIG,
@@ -129,7 +130,7 @@ class RunStore:
         self._append(TIMINGS, timings_line(report))
         self._append(INDEX, index_line(report))
         if report.groups:
-            self._append(GROUPS, groups_line(report))
+            self._append(GROUPS, groups_line(report.step, [_got(group) for group in report.groups]))
         held_out = report.eval.metrics if report.eval else {}
         self._append(METRICS, {"step": report.step, **report.metrics, **held_out})
 
@@ -224,19 +225,14 @@ def index_line(report: StepReport) -> dict[str, object]:
     }
 
 
-def groups_line(report: StepReport) -> dict[str, object]:
-    """What each group got: enough for a prompt's way through a run, without opening the rollouts."""
-    return {
-        "step": report.step,
-        "groups": [
-            {
-                "sample": group.sample.id,
-                "scores": [rollout.score.value for rollout in group.rollouts],
-                "lengths": [len(rollout.completion.ids) for rollout in group.rollouts],
-            }
-            for group in report.groups
-        ],
-    }
+def _got(group: Group) -> Got:
+    """What a group got, for its place in the file of groups."""
+    rollouts = group.rollouts
+    return Got(
+        sample=group.sample.id,
+        scores=[rollout.score.value for rollout in rollouts if rollout.score.value is not None],
+        lengths=[len(rollout.completion.ids) for rollout in rollouts],
+    )
 
 
 def _completion_tokens(groups: Sequence[Group]) -> int:

@@ -1,7 +1,8 @@
 """A run's numbers by step, as columns: what the page draws. None is a gap, never a zero."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from muster.store import Line
 
@@ -18,18 +19,37 @@ def to_columns(
 
     Beside the metrics: seconds by phase, tokens per second, and what the scores of the groups say.
     """
-    times = {line.get("step"): line for line in timings}
-    grouped = {line.get("step"): line for line in groups}
+    times = {line.get("step"): timing_numbers(line) for line in timings}
+    grouped = {line.get("step"): group_numbers(line, full) for line in groups}
+    steps = [line.get("step") for line in lines]
+    tables = (
+        lines,
+        [times.get(step, _NOTHING) for step in steps],
+        [grouped.get(step, _NOTHING) for step in steps],
+    )
     columns: dict[str, list[float | None]] = {}
-    for place, line in enumerate(lines):
-        step = line.get("step")
-        more = [timing_numbers(times[step])] if step in times else []
-        more += [group_numbers(grouped[step], full)] if step in grouped else []
-        for numbers in (line, *more):
-            for key, value in numbers.items():
-                if (number := number_of(value)) is not None:
-                    columns.setdefault(key, [None] * len(lines))[place] = number
+    for table in tables:
+        for key in dict.fromkeys(chain.from_iterable(table)):
+            column = numbers_of([line.get(key) for line in table])
+            if column is not None:
+                columns[key] = column
     return columns
+
+
+_NOTHING: Line = {}
+_PLAIN = frozenset({float, int, type(None)})
+
+
+def numbers_of(values: list[object]) -> list[float | None] | None:
+    """The values with None for all that is no number that JSON can hold; None where none is."""
+    # Looking at a whole column at once is ten times quicker, and nearly all hold numbers alone.
+    types = set(map(type, values))
+    if types == {float} or (types <= _PLAIN and int not in types):
+        is_fine = math.inf not in values and -math.inf not in values
+        column = values if is_fine else [number_of(value) for value in values]
+    else:
+        column = [number_of(value) for value in values]
+    return None if all(value is None for value in column) else column  # pyright: ignore[reportReturnType]
 
 
 def number_of(value: object) -> float | None:
@@ -57,15 +77,14 @@ def timing_numbers(line: Line) -> dict[str, float | None]:
 
 def group_numbers(line: Line, full: float) -> dict[str, float | None]:
     """Shares of the groups that are mixed, all right, all wrong or equal in between; spread of lengths."""
-    groups = [group for group in line.get("groups") or [] if isinstance(group, dict)]
-    kinds = [signal_of(scores_of(group), full) for group in groups]
+    groups = line.get("groups")
+    kinds = [signal_of_entry(group, full) for group in (groups if isinstance(groups, list) else [])]
     judged = [kind for kind in kinds if kind is not None]
-    lengths = sorted(n for group in groups for n in group.get("lengths") or [] if isinstance(n, int))
     shares: dict[str, float | None] = {
         f"groups/{kind}": judged.count(kind) / len(judged) if judged else None for kind in SIGNALS
     }
-    low, high = (quantile(lengths, share) for share in (0.1, 0.9))
-    return {**shares, "completions/length_p10": low, "completions/length_p90": high}
+    ends = {f"completions/{name}": number_of(line.get(name)) for name in ("length_p10", "length_p90")}
+    return {**shares, **ends}
 
 
 SIGNALS = ("mixed", "all_right", "all_wrong", "equal_between")
@@ -73,29 +92,20 @@ SIGNALS = ("mixed", "all_right", "all_wrong", "equal_between")
 
 def signal_of(scores: Sequence[float], full: float) -> str | None:
     """What a group's scores teach: `mixed`, or why nothing; None for fewer than two scores."""
-    if len(scores) < 2:
+    return _signal(min(scores), max(scores), full) if len(scores) > 1 else None
+
+
+def signal_of_entry(group: object, full: float) -> str | None:
+    """The same of a group's entry in the file of groups."""
+    if not isinstance(group, dict) or not isinstance(scored := group.get("scored"), int) or scored < 2:
         return None
-    if min(scores) != max(scores):
+    low, high = number_of(group.get("low")), number_of(group.get("high"))
+    return None if low is None or high is None else _signal(low, high, full)
+
+
+def _signal(low: float, high: float, full: float) -> str:
+    if low != high:
         return "mixed"
-    if scores[0] >= full:
+    if low >= full:
         return "all_right"
-    return "all_wrong" if scores[0] <= 0 else "equal_between"
-
-
-def scores_of(group: Mapping[str, object]) -> list[float]:
-    """The scores of a group that are numbers."""
-    scores = group.get("scores")
-    return [
-        number
-        for score in (scores if isinstance(scores, list) else [])
-        if (number := number_of(score)) is not None
-    ]
-
-
-def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The value that this share of the ordered values does not exceed, between neighbours; None for none."""
-    if not ordered:
-        return None
-    place = share * (len(ordered) - 1)
-    low, rest = int(place), place - int(place)
-    return ordered[low] + rest * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
+    return "all_wrong" if low <= 0 else "equal_between"

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from muster.store import Line
-from muster.view.curves import scores_of
+from muster.store import Got, Line, groups_line
+from muster.view.curves import number_of
 
 MAX_OPENED = 300
 """Steps whose rollouts are opened for a run without the file of groups: evenly spread over it."""
@@ -55,17 +55,9 @@ class PromptHistory:
         return len({visit.step for visit in self.of(sample) if visit.step < step})
 
 
-def visit_of(step: int, group: Line) -> Visit:
-    """What a group's entry says about its prompt."""
-    scores = scores_of(group)
-    lengths = [length for length in group.get("lengths") or [] if isinstance(length, int)]
-    return Visit(
-        step=step,
-        mean=sum(scores) / len(scores) if scores else None,
-        low=min(scores, default=None),
-        high=max(scores, default=None),
-        length=sum(lengths) / len(lengths) if lengths else None,
-    )
+def visit_of(step: int, entry: Line) -> Visit:
+    """What a group's entry in the file of groups says about its prompt."""
+    return Visit(step, *(number_of(entry.get(name)) for name in ("mean", "low", "high", "length")))
 
 
 class OpenedGroups:
@@ -82,21 +74,19 @@ class OpenedGroups:
         stride = max(1, -(-len(steps) // MAX_OPENED))
         for step in steps[::stride]:
             if step not in self._made:
-                self._made[step] = groups_line(step, self._rows(step))
+                self._made[step] = _line(step, self._rows(step))
         return [self._made[step] for step in sorted(self._made)]
 
 
-def groups_line(step: int, rows: Sequence[Line]) -> Line:
+def _line(step: int, rows: Sequence[Line]) -> Line:
     """A step's line from its rollouts."""
     by_group = [list(some) for _, some in groupby(rows, key=lambda row: row.get("group_id"))]
-    return {
-        "step": step,
-        "groups": [
-            {
-                "sample": some[0].get("sample_id"),
-                "scores": [row.get("score") for row in some],
-                "lengths": [row["length"] for row in some if row.get("length") is not None],
-            }
-            for some in by_group
-        ],
-    }
+    return groups_line(step, [_got(some) for some in by_group])
+
+
+def _got(members: Sequence[Line]) -> Got:
+    return Got(
+        sample=str(members[0].get("sample_id")),
+        scores=[score for row in members if (score := number_of(row.get("score"))) is not None],
+        lengths=[length for row in members if isinstance(length := row.get("length"), int)],
+    )

@@ -72,15 +72,17 @@ export class Chart {
 
   layout() {
     const { low, high } = this.options;
+    const room = 0.012 * (high - low);
     const width = this.field.clientWidth, height = this.field.clientHeight;
     const axis = { gridcolor: ink("grid"), zerolinecolor: ink("grid"), linecolor: ink("line"), tickfont: { size: 11, color: ink("muted") }, fixedrange: false, automargin: false };
     const values = this.lines.flatMap((line) => line.values).filter((value) => value !== null);
     const canLog = this.panel.log && values.length && values.some((value) => value > 0);
+    const canScale = !this.panel.share || values.some((value) => value !== 0);
     return {
       width, height, margin: { l: 46, r: 10, t: 6, b: 22 }, showlegend: false, hovermode: false, dragmode: "zoom",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: ink("muted") },
-      xaxis: { ...axis, range: [low, high], showgrid: false, nticks: 6, tickformat: "d" },
-      yaxis: { ...axis, fixedrange: true, nticks: 5, zeroline: false, type: canLog ? "log" : "linear", exponentformat: "e", tickformat: this.panel.share ? ",.0%" : undefined, range: this.panel.range ? padded(this.panel.range) : undefined, autorange: !this.panel.range, rangemode: this.panel.stack ? "tozero" : "normal" },
+      xaxis: { ...axis, range: [low - room, high + room], showgrid: false, nticks: 6, tickformat: "d" },
+      yaxis: { ...axis, fixedrange: true, nticks: 5, zeroline: false, type: canLog ? "log" : "linear", exponentformat: "e", tickformat: this.panel.share ? ",.0%" : undefined, range: this.panel.range ? padded(this.panel.range) : canScale ? undefined : [0, 0.05], autorange: !this.panel.range && canScale, rangemode: this.panel.stack ? "tozero" : "normal" },
     };
   }
 

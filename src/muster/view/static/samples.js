@@ -43,7 +43,8 @@ export class SamplesView {
   async update(info) {
     const steps = this.steps(info);
     if (!steps.length) return this.empty(info);
-    const wanted = state().step === "" ? steps[steps.length - 1] : nearest(steps, Number(state().step));
+    const named = state().step === "" ? NaN : Number(state().step);
+    const wanted = Number.isFinite(named) ? nearest(steps, named) : steps[steps.length - 1];
     if (String(wanted) !== state().step) return go({ step: wanted }, true);
     this.fillTools(info, steps, wanted);
     const query = { held_out: state().held, text: state().text };

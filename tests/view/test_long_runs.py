@@ -1,0 +1,62 @@
+"""A run of 5,000 steps of 128 rollouts: opened from its small files, never from its rollouts."""
+
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from starlette.testclient import TestClient
+
+import view_runs
+from muster.view.server import create_app
+
+NUM_STEPS = 5000
+
+
+@pytest.fixture(scope="module")
+def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all its files of rollouts, only the last can be opened."""
+    runs = tmp_path_factory.mktemp("long") / "runs"
+    view_runs.write_long_run(runs / "long", NUM_STEPS, view_runs.large_report(NUM_STEPS))
+    return runs
+
+
+def test_opening_it_costs_less_than_a_second_and_reads_no_other_steps(long_folder: Path):
+    client = TestClient(create_app([long_folder]), base_url="http://localhost")
+    start = time.process_time()
+    (run,) = client.get("/api/runs").json()["runs"]
+    path = f"/api/runs/{run['id']}"
+    info = client.get(path)
+    curves = client.get(f"{path}/curves")
+    listed = client.get(f"{path}/steps/{NUM_STEPS}")
+    spent = time.process_time() - start
+    assert len(info.json()["sample_steps"]) == NUM_STEPS
+    assert len(curves.json()["columns"]["reward"]) == NUM_STEPS
+    assert listed.json()["num_rollouts"] == 128
+    assert listed.json()["groups"][0]["seen"] == 39  # 1,000 prompts, 40,000 draws
+    assert spent < 1.0
+    assert client.get(f"{path}/steps/17").status_code == 404
+
+
+def test_a_look_for_news_costs_next_to_nothing(long_folder: Path):
+    client = TestClient(create_app([long_folder]), base_url="http://localhost")
+    run = client.get("/api/runs").json()["runs"][0]["id"]
+    whole = client.get(f"/api/runs/{run}/curves").json()
+    start = time.process_time()
+    known = {"from": whole["end"], "generation": whole["generation"]}
+    answer = client.get(f"/api/runs/{run}/curves", params=known)
+    assert time.process_time() - start < 0.1
+    assert len(answer.content) < 200
+
+
+def test_the_page_draws_a_part_of_the_points_and_all_of_the_peaks(page: Page, long_folder: Path, serving):
+    for served in serving(long_folder):
+        page.goto(served.address)
+        page.wait_for_selector(".chart[data-panel=reward] .main-svg")
+        drawn = page.evaluate(
+            "document.querySelector('.chart[data-panel=reward] .plot').data.at(-1).x.length"
+        )
+        assert 200 < drawn < 1000
+        page.keyboard.press("s")
+        expect(page.locator("tbody tr")).to_have_count(8)
+        expect(page.locator("tbody tr").first).to_contain_text("39")

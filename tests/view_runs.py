@@ -205,7 +205,7 @@ def write_run(
 
 def write_hostile_run(folder: Path) -> Path:
     """A run of hostile texts, names and numbers, with a broken step and half a last line."""
-    texts = [HOSTILE[0] + HOSTILE[1], HOSTILE[2] + HOSTILE[3], HOSTILE[4], HOSTILE[5] + "A" * 60_000]
+    texts = [HOSTILE[0] + HOSTILE[1], HOSTILE[2] + HOSTILE[3], HOSTILE[4], HOSTILE[5] + "A" * 20_000]
     write_run(folder, 3, texts, is_over=False)
     (folder / "rollouts" / "000002.parquet").write_bytes(b"PAR1 this is no table PAR1")
     meta = {"schema_version": 1, "started": HOSTILE[0], "versions": {HOSTILE[1]: HOSTILE[2]}}

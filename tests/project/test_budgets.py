@@ -138,7 +138,9 @@ def test_only_the_command_line_prints():
     assert found == []
 
 
-@pytest.mark.parametrize("module", ["muster", "muster.config", "muster.store", "muster.data", "muster.cli"])
+@pytest.mark.parametrize(
+    "module", ["muster", "muster.config", "muster.store", "muster.data", "muster.cli", "muster.view.server"]
+)
 def test_what_only_reads_starts_without_torch(module):
     program = f"import sys, {module}\nprint(sorted({{'torch', 'transformers', 'peft'}} & set(sys.modules)))\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

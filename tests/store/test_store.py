@@ -32,7 +32,7 @@ from muster.store import (
 )
 
 META = {"command": ["muster", "train"], "started": "2026-01-02T03:04:05+00:00"}
-LOGS = ("metrics.jsonl", "timings.jsonl", "index")
+LOGS = ("metrics.jsonl", "timings.jsonl", "index", "groups.jsonl")
 
 
 def write_run(folder: Path, reports: list[StepReport]) -> None:

@@ -274,7 +274,7 @@ def test_a_hostile_run_stays_text(page: Page, served: Served):
         )
         page.wait_for_selector(".rollout .t")
     escaped = page.locator(".rollout").nth(2).locator(".tokens")
-    expect(escaped).to_contain_text("\u241b[2J")
+    expect(escaped).to_contain_text("\u27e8U+001B\u27e9[2J")
     expect(escaped).to_contain_text("\u27e8U+202E\u27e9")
     page.goto(page.url.split("#")[0] + f"#run={served.id_of(name)}&view=samples&step=2")
     expect(page.get_by_role("alert")).to_contain_text("can't be read as rollouts")
@@ -284,10 +284,17 @@ def test_a_hostile_run_stays_text(page: Page, served: Served):
     assert page.locator("img, iframe, script:not([src])").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "state",
-    ["", "view=samples&step=3&group=0", "view=samples&step=3&show=pair&ids=1&colour=kl", "view=setup"],
+    ("state", "scheme"),
+    [
+        ("", "light"),
+        ("", "dark"),
+        ("view=samples&step=3&group=0", "light"),
+        ("view=samples&step=3&group=0", "dark"),
+        ("view=samples&step=3&show=pair&ids=1&colour=kl", "light"),
+        ("view=samples&step=6&group=2&colour=clipped", "dark"),
+        ("view=setup", "light"),
+    ],
 )
 def test_axe_finds_nothing(page: Page, served: Served, state: str, scheme: Literal["light", "dark"]):
     page.emulate_media(color_scheme=scheme)

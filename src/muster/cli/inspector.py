@@ -1,5 +1,6 @@
 """Starting the inspector, and writing its pages to a file."""
 
+import contextlib
 import re
 import socket
 from collections.abc import Sequence
@@ -50,7 +51,9 @@ def serve(places: Sequence[Path], host: str, port: int, steps: str | None) -> No
     if not is_own:
         print("Everyone who can reach this address can read these runs.", flush=True)
     settings = uvicorn.Config(app, log_level="warning", limit_concurrency=_MAX_CONNECTIONS, lifespan="off")
-    uvicorn.Server(settings).run(sockets=[listening])
+    # Ctrl-C is how it ends, and nothing is lost by it.
+    with contextlib.suppress(KeyboardInterrupt), listening:
+        uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

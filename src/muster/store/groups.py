@@ -18,7 +18,7 @@ class Got(NamedTuple):
 
 
 def groups_line(step: int, groups: Sequence[Got]) -> Line:
-    """The line: of each group how many scores, their mean and ends, its length; of all, the spread of lengths."""
+    """The line: each group's number of scores, their mean and ends, its length; the spread of lengths."""
     lengths = sorted(length for group in groups for length in group.lengths)
     return {
         "step": step,

@@ -81,8 +81,8 @@ export class Chart {
     return {
       width, height, margin: { l: 46, r: 10, t: 6, b: 22 }, showlegend: false, hovermode: false, dragmode: "zoom",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: ink("muted") },
-      xaxis: { ...axis, range: [low - room, high + room], showgrid: false, nticks: 6, tickformat: "d" },
-      yaxis: { ...axis, fixedrange: true, nticks: 5, zeroline: false, type: canLog ? "log" : "linear", exponentformat: "e", tickformat: this.panel.share ? ",.0%" : undefined, range: this.panel.range ? padded(this.panel.range) : canScale ? undefined : [0, 0.05], autorange: !this.panel.range && canScale, rangemode: this.panel.stack ? "tozero" : "normal" },
+      xaxis: { ...axis, range: [low - room, high + room], showgrid: false, nticks: 6, dtick: high - low <= 6 ? 1 : undefined, tickformat: "d" },
+      yaxis: { ...axis, fixedrange: true, nticks: 5, zeroline: false, type: canLog ? "log" : "linear", exponentformat: "e", tickformat: this.panel.share ? ",.3~%" : undefined, range: this.panel.range ? padded(this.panel.range) : canScale ? undefined : [0, 0.05], autorange: !this.panel.range && canScale, rangemode: this.panel.stack ? "tozero" : "normal" },
     };
   }
 

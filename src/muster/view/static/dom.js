@@ -5,9 +5,7 @@ const STEERING = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u20
 /** The text with a visible sign for each character that can't be seen or that changes direction. */
 export function visible(text) {
   return String(text).replace(STEERING, (letter) => {
-    const code = letter.codePointAt(0);
-    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-    return code === 0x7f ? "\u2421" : `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
+    return `\u27e8U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
   });
 }
 

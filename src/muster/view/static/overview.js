@@ -63,9 +63,9 @@ function finding(entry) {
   const more = entry.evidence.length - places.length;
   return h("li", { class: entry.severity },
     h("span", { class: "badge" }, h("span", { "aria-hidden": "true" }, `${SIGNS[entry.severity]} `), entry.name),
-    h("span", {}, entry.text, entry.advice ? h("span", { class: "advice" }, ` ${entry.advice}`) : null, " ",
-      places.map((place) => [h("a", { href: link(state(), evidence(place)), class: "place" }, placeName(place)), " "]),
-      more > 0 ? h("button", { type: "button", class: "quiet", onclick: () => go(evidence(entry.evidence[entry.evidence.length - 1])) }, `and ${more} more, the last`) : null));
+    h("span", {}, entry.text, " ", places.map((place) => [h("a", { href: link(state(), evidence(place)), class: "place" }, placeName(place)), " "]),
+      more > 0 ? h("button", { type: "button", class: "quiet", onclick: () => go(evidence(entry.evidence[entry.evidence.length - 1])) }, `and ${more} more, the last`) : null,
+      entry.advice ? h("span", { class: "advice" }, entry.advice) : null));
 }
 
 function evidence(place) {

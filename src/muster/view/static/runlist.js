@@ -8,12 +8,13 @@ import { go, link, shownRuns, state } from "./state.js";
 const WRITERS = { trl: "TRL", metrics: "metrics only" };
 const STATES = {
   running: ["\u25b6", "running"], silent: ["\u2026", "silent"], finished: ["\u2713", "finished"], stopped: ["\u25a0", "stopped"],
-  failed: ["\u2717", "failed"], unknown: ["\u00b7", "recorded"],
+  failed: ["\u2717", "failed"],
 };
 
-/** Sign and word of a run's state. */
+/** Sign and word of a run's state; nothing where no event tells of it. */
 export function stateOf(status) {
-  const [sign, word] = STATES[status.state] || STATES.unknown;
+  if (!STATES[status.state]) return null;
+  const [sign, word] = STATES[status.state];
   return h("span", { class: `state ${status.state}` }, h("span", { "aria-hidden": "true" }, `${sign} `), status.state === "silent" ? `silent for ${duration(status.age_s)}` : word);
 }
 
@@ -47,8 +48,7 @@ function entry(run) {
       h("span", { class: "run-name" }, style && shown.length > 1 ? h("span", { class: "sign", "aria-hidden": "true", var: { color: style.color } }, style.sign) : null, h("bdi", {}, run.name)),
       spark(run.curve),
       h("span", { class: "run-facts" },
-        stateOf(run.status), ` \u00b7 step ${number(run.status.step)}${run.status.steps ? `/${number(run.status.steps)}` : ""}`,
-        WRITERS[run.kind] ? ` \u00b7 ${WRITERS[run.kind]}` : null),
+        WRITERS[run.kind] || stateOf(run.status), ` \u00b7 step ${number(run.status.step)}${run.status.steps ? `/${number(run.status.steps)}` : ""}`),
       h("span", { class: "run-reward" }, number(run.status.reward), change === null ? null : h("small", {}, ` ${signed(change)}`))),
     place === 0 ? null : h("label", { class: "compare", title: "Compare" },
       h("input", { type: "checkbox", checked: place > 0, disabled: !state().run, "aria-label": `Compare ${run.name}`, onchange: () => toggle(run.id) }), h("span", { "aria-hidden": "true" }, "compare")));

@@ -23,7 +23,7 @@ from muster.rewards import isolations
 from muster.runstate import Run
 from muster.selfcheck import self_check
 from muster.snapshot import products, restore
-from muster.store import RunStore, collect_meta, read_metrics
+from muster.store import TOKENIZER, RunStore, collect_meta, read_metrics
 from muster.tracing import traced
 
 TOLERANCE = 1e-3
@@ -83,6 +83,7 @@ def run(
         store = _open(folder, materials, taken)
         stack.enter_context(closing(store))
         stack.enter_context(_failures_noted(store, told.say))
+        _keep_tokenizer(store, materials)
         policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
         session = assemble(materials, policy, told.progress)
         if taken and taken.checkpoint:
@@ -132,6 +133,13 @@ def _open(folder: Path, materials: Materials, taken: TakenUp | None) -> RunStore
     if taken is not None:
         return go_on(taken, materials.config, meta)
     return RunStore.create(folder, to_toml(materials.config), meta)
+
+
+def _keep_tokenizer(store: RunStore, materials: Materials) -> None:
+    """Puts the tokenizer into the run folder, unless it is there; a slow one has no form to be kept in."""
+    fast = getattr(materials.tokenizer, "backend_tokenizer", None)
+    if fast is not None and not (store.folder / TOKENIZER).exists():
+        store.keep_tokenizer(fast.to_str())
 
 
 def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import uvicorn
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from muster.view.server import create_app
 from muster.view.sources import find_sources
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-SIZE = {"width": 1280, "height": 800}
+SIZE: ViewportSize = {"width": 1280, "height": 800}
 SHOTS = {
     "view-curves": ("light", "", ".chart .main-svg"),
     "view-samples": ("light", "view=samples&step=3&group=0&colour=logprob", ".rollout .t"),

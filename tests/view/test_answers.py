@@ -219,3 +219,16 @@ def test_a_run_that_goes_on_is_followed_and_one_that_is_resumed_starts_over(tmp_
     again = get(client, f"/api/runs/{run}/curves", **{"from": 4, "generation": first["generation"]})
     assert again["generation"] != first["generation"]
     assert again["columns"]["step"] == [0, 1]
+
+
+def test_a_run_of_a_newer_format_is_listed_and_refused_with_advice(tmp_path):  # P31
+    folder = view_runs.write_run(tmp_path / "runs" / "new", 1)
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "schema_version": 99}))
+    client = TestClient(create_app([tmp_path / "runs"]), base_url="http://localhost")
+    (run,) = get(client, "/api/runs")["runs"]
+    assert "pip install --upgrade" in run["problem"]
+    for path in ("", "/curves", "/steps/1", "/steps/1/groups/0", "/steps/1/rollouts/0"):
+        answer = client.get(f"/api/runs/{run['id']}{path}")
+        assert answer.status_code == 404
+        assert "it has format 99" in answer.json()["error"]

@@ -1,7 +1,9 @@
 """The page's questions about one run, answered from its folder."""
 
+import contextlib
 import threading
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 from muster.errors import ConfigError
@@ -45,7 +47,7 @@ class RunView:
 
     def info(self) -> Line:
         """All there is about the run as a whole."""
-        with self._lock:
+        with self._reading():
             settings = read_settings(self.source.folder)
             return {
                 **self.summary(),
@@ -62,7 +64,7 @@ class RunView:
 
     def curves(self, start: int, generation: int) -> Line:
         """The numbers of the steps from a place on; of all where the place is of another generation."""
-        with self._lock:
+        with self._reading():
             files = self._files
             lines = files.records.look()
             if generation != files.records.generation or not 0 <= start <= len(lines):
@@ -78,7 +80,7 @@ class RunView:
 
     def groups(self, step: int, *, held_out: bool = False, text: str = "") -> Line:
         """The groups of a step, or of the evaluation at it; those that hold a text where one is given."""
-        with self._lock:
+        with self._reading():
             rows = self._files.rows(step, held_out=held_out)
             lines = group_list(rows, self._full(), text)
             history = None if held_out else self._files.history()
@@ -88,7 +90,7 @@ class RunView:
 
     def group(self, step: int, group: int, *, held_out: bool = False) -> Line:
         """The prompt and the rollouts of a group, and how the prompt fared at other steps."""
-        with self._lock:
+        with self._reading():
             rows = self._files.rows(step, held_out=held_out)
             rollouts = rollout_list(rows, group)
             if rollouts is None:
@@ -110,11 +112,20 @@ class RunView:
 
     def tokens(self, step: int, row: int, *, held_out: bool = False) -> Line:
         """The tokens of a rollout, each as its piece of text and with its numbers."""
-        with self._lock:
+        with self._reading():
             columns = token_columns(self._files.row(step, row, held_out=held_out))
             tokenizer = self._files.tokenizer() if columns["ids"] else None
             pieces = pieces_of(tokenizer, columns["ids"]) if tokenizer else None
             return {"row": row, "pieces": pieces, **columns}
+
+    @contextlib.contextmanager
+    def _reading(self) -> Generator[None]:
+        """One question at a time; raises ConfigError for a run of a newer format."""
+        version = _meta(self.source).get("schema_version")
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise ConfigError(_newer(version))
+        with self._lock:
+            yield
 
     def _full(self) -> float:
         """The score from which on an answer is all right."""
@@ -143,11 +154,15 @@ def _problem(source: Source, meta: Line) -> str | None:
     if not isinstance(version, int):
         return f"{META} can't be read, so nobody knows this run's format. What follows may be incomplete."
     if version > SCHEMA_VERSION:
-        return (
-            f"A newer Muster wrote this run (format {version}; this one reads up to {SCHEMA_VERSION}). "
-            "Update with: pip install --upgrade muster-rl"
-        )
+        return _newer(version)
     return None
+
+
+def _newer(version: int) -> str:
+    return (
+        f"A newer Muster wrote this run: it has format {version}, and this one reads up to {SCHEMA_VERSION}. "
+        "Update with: pip install --upgrade muster-rl"
+    )
 
 
 def _lacks(source: Source, settings: Settings) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from muster.store import Line
@@ -14,8 +15,10 @@ MAX_LINE_BYTES = 32 * 2**20
 class GrowingLines:
     """The lines of a file of JSON objects that a run may still be writing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep: Callable[[Line], Line | None] = lambda line: line) -> None:
+        """`keep` says what of a line stays in memory; None for nothing."""
         self._path = path
+        self._keep = keep
         self._inode = 0
         self._offset = 0
         self.lines: list[Line] = []
@@ -54,8 +57,8 @@ class GrowingLines:
             line = parsed(raw)
             if line is None:
                 self.num_broken += 1
-            else:
-                self.lines.append(line)
+            elif (kept := self._keep(line)) is not None:
+                self.lines.append(kept)
 
 
 def regular(path: Path) -> os.stat_result | None:

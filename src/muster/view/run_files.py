@@ -10,6 +10,7 @@ from muster.errors import ConfigError
 from muster.store import (
     EVENTS,
     GROUPS,
+    INDEX,
     METRICS,
     TIMINGS,
     Line,
@@ -51,7 +52,8 @@ class RunFiles:
         self.source = source
         self.records = _records(source)
         self.timings = GrowingLines(source.folder / TIMINGS)
-        self.events = GrowingLines(source.folder / EVENTS)
+        self.events = GrowingLines(source.folder / EVENTS, _without_extras)
+        self._index = GrowingLines(source.folder / INDEX, _brief)
         self._group_file = GrowingLines(source.folder / GROUPS)
         self._opened = OpenedGroups(self.steps, self.rows)
         self._history = PromptHistory()
@@ -97,6 +99,11 @@ class RunFiles:
         path = tokenizer_file(self.source.folder)
         return self._tokenizer.get(path, "", lambda: find_tokenizer(path)) if path else None
 
+    def brief(self) -> Sequence[Line]:
+        """Step and reward of each step: all that a list of many runs may hold in memory of each."""
+        has_index = self.source.kind == "muster" and regular(self.source.folder / INDEX) is not None
+        return self._index.look() if has_index else self.records.look()
+
     @property
     def modified(self) -> float:
         """When the run last wrote something, in seconds since 1970."""
@@ -115,6 +122,15 @@ class RunFiles:
         if step not in files:
             raise ConfigError(f"{self.source.name} holds no completions of step {step}.")
         return files[step]
+
+
+def _without_extras(event: Line) -> Line | None:
+    """The event, but for what rewards noted of every completion, which nothing here shows."""
+    return None if event.get("kind") == "extras" else event
+
+
+def _brief(line: Line) -> Line:
+    return {"step": line.get("step"), "reward": line.get("reward")}
 
 
 def _records(source: Source) -> Records:

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from muster.errors import ConfigError
@@ -31,16 +31,13 @@ class RunView:
     def summary(self) -> Line:
         """What a list of runs shows."""
         with self._lock:
-            files, meta = self._files, _meta(self.source)
-            lines = files.records.look()
-            age_s = max(0.0, time.time() - files.modified)
-            status = status_of(lines, files.timings.look(), files.events.look(), _plan(self.source), age_s)
+            meta, lines = _meta(self.source), self._files.brief()
             return {
                 "id": self.source.id,
                 "name": self.source.name,
                 "kind": self.source.kind,
                 "started": str(meta.get("started") or ""),
-                "status": status,
+                "status": self._status(lines, []),
                 "curve": spark([number_of(line.get("reward")) for line in lines]),
                 "problem": _problem(self.source, meta),
             }
@@ -51,6 +48,7 @@ class RunView:
             settings = read_settings(self.source.folder)
             return {
                 **self.summary(),
+                "status": self._status(self._files.records.look(), self._files.timings.look()),
                 "config": settings.text,
                 "meta": _meta(self.source),
                 "lacks": _lacks(self.source, settings),
@@ -126,6 +124,10 @@ class RunView:
             raise ConfigError(_newer(version))
         with self._lock:
             yield
+
+    def _status(self, lines: Sequence[Line], timings: Sequence[Line]) -> Line:
+        age_s = max(0.0, time.time() - self._files.modified)
+        return status_of(lines, timings, self._files.events.look(), _plan(self.source), age_s)
 
     def _full(self) -> float:
         """The score from which on an answer is all right."""

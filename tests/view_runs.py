@@ -192,11 +192,21 @@ def write_run(
             store.append_step(one)
         store.append_event(
             "finding",
-            name="mode collapse",
-            text="completions repeat each other",
-            advice="Raise sampling.temperature.",
             step=3,
-            evidence=[{"step": 3, "group": 1}],
+            name="mode collapse",
+            level="serious",
+            what="completions repeat each other",
+            since=2,
+            sure="likely",
+            how="half of the distinct completions of the first steps",
+            evidence={
+                "numbers": {"distinct": 0.25, "distinct at first": 0.9},
+                "steps": [2, 3],
+                "groups": [{"step": 3, "place": 1, "group": "3-1-0", "sample": "2"}],
+                "rollouts": [{"step": 3, "place": 0, "group": "3-0-0", "rollout": 2}],
+            },
+            means="The policy stopped trying things.",
+            change="Raise sampling.temperature.",
         )
         if is_over:
             store.append_event("end", step=num_steps)
@@ -213,7 +223,7 @@ def write_hostile_run(folder: Path) -> Path:
     (folder / "config.toml").write_text("# " + HOSTILE[1] + "\n[run]\nsteps = 3\n")
     events = [{"kind": "warning", "step": 3, "text": text} for text in HOSTILE]
     events += [
-        {"kind": "finding", "name": HOSTILE[0], "text": HOSTILE[1], "advice": HOSTILE[2], "step": HOSTILE[3]}
+        {"kind": "finding", "name": HOSTILE[0], "what": HOSTILE[1], "change": HOSTILE[2], "step": HOSTILE[3]}
     ]
     events += [{"kind": "failure", "error": HOSTILE[1], "text": HOSTILE[4], "evidence": {"step": "x"}}]
     with (folder / "events.jsonl").open("a") as file:

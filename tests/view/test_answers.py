@@ -140,7 +140,9 @@ def test_the_run_says_what_it_is_and_what_is_to_be_said_about_it(client: TestCli
         ("finding", [3]),
         ("warning", [2, 4]),
     ]
-    assert info["findings"][0]["evidence"] == [{"step": 3, "group": 1}]
+    told = info["findings"][0]
+    assert told["evidence"] == [{"step": 3, "group": 0, "rollout": 2}, {"step": 3, "group": 1}, {"step": 2}]
+    assert (told["since"], told["sure"], told["numbers"]["distinct"]) == ("2", "likely", 0.25)
     assert (info["sample_steps"], info["eval_steps"]) == (list(range(1, 9)), [0, 8])
 
 

@@ -123,7 +123,8 @@ def test_runs_are_searched_and_compared_on_the_same_axes(page: Page, served: Ser
 def test_a_finding_leads_to_its_evidence(page: Page, served: Served):
     open_at(page, served)
     finding = page.locator(".findings li", has_text="repeat each other")
-    expect(finding).to_contain_text("Raise sampling.temperature.")
+    expect(finding).to_contain_text("(since step 2; likely; half of")
+    expect(finding).to_contain_text("Change: Raise sampling.temperature.")
     finding.get_by_role("link", name="step 3, group 1").click()
     expect(page.locator(".group-head h3")).to_contain_text("Group 1 step 3")
     expect(page.locator("tr.chosen .open")).to_have_text("1")

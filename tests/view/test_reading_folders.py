@@ -197,6 +197,20 @@ def test_findings_are_said_once_with_all_their_steps():
     assert (warning["steps"], warning["evidence"]) == ([4, 6], [{"step": 4}, {"step": 6}])
 
 
+def test_a_finding_is_told_as_it_was_said_last():
+    first = {"kind": "finding", "name": "plateau", "what": "flat", "step": 4}
+    last = {
+        **first,
+        "what": "still flat",
+        "step": 9,
+        "evidence": {"steps": [9, "x", -1], "groups": [{"step": 9}, 3]},
+    }
+    (entry,) = findings_of([first, last])
+    assert (entry["text"], entry["steps"], entry["evidence"]) == ("still flat", [4, 9], [{"step": 9}])
+    (odd,) = findings_of([{"kind": "finding", "evidence": [1], "since": {"a": 1}}])
+    assert (odd["name"], odd["evidence"], odd["numbers"]) == ("finding", [], {})
+
+
 def test_messages_read_as_a_conversation():
     assert text_of([{"role": "user", "content": "hi"}, {"content": [{"type": "image"}]}]) == (
         'user: hi\n?: [{"type": "image"}]'

@@ -102,7 +102,7 @@ export class GroupView {
         : [h("option", { value: id, selected: colour === id }, title)]));
     const turn = (name, on, title) => h("button", { type: "button", "aria-pressed": on ? "true" : "false", class: "toggle", onclick: () => go({ [name]: on ? null : name === "ids" ? "1" : "pair" }, true) }, title);
     return [
-      h("label", {}, "Colour by ", select),
+      h("label", { title: COLOURS[colour]?.about }, "Colour by ", select),
       h("span", { class: "scale", title: COLOURS[colour]?.about }, this.legend(colour)),
       turn("show", show === "pair", "Best and worst"), turn("ids", ids, "Token ids"),
     ];

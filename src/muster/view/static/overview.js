@@ -63,9 +63,21 @@ function finding(entry) {
   const more = entry.evidence.length - places.length;
   return h("li", { class: entry.severity },
     h("span", { class: "badge" }, h("span", { "aria-hidden": "true" }, `${SIGNS[entry.severity]} `), entry.name),
-    h("span", {}, entry.text, " ", places.map((place) => [h("a", { href: link(state(), evidence(place)), class: "place" }, placeName(place)), " "]),
+    h("span", {}, entry.text, " ", certainty(entry), places.map((place) => [h("a", { href: link(state(), evidence(place)), class: "place" }, placeName(place)), " "]),
       more > 0 ? h("button", { type: "button", class: "quiet", onclick: () => go(evidence(entry.evidence[entry.evidence.length - 1])) }, `and ${more} more, the last`) : null,
-      entry.advice ? h("span", { class: "advice" }, entry.advice) : null));
+      numbersOf(entry), entry.means ? h("span", { class: "advice" }, entry.means) : null,
+      entry.change ? h("span", { class: "advice" }, h("b", {}, "Change: "), entry.change) : null));
+}
+
+/** Since when, and how sure: what a rule says before its evidence. */
+function certainty({ since, sure, how }) {
+  const said = [since ? `since step ${since}` : null, sure, how].filter(Boolean);
+  return said.length ? h("span", { class: "note" }, `(${said.join("; ")}) `) : null;
+}
+
+function numbersOf({ numbers }) {
+  const said = Object.entries(numbers);
+  return said.length ? h("span", { class: "advice" }, said.map(([name, value]) => `${name} ${typeof value === "string" ? value : number(value)}`).join(" \u00b7 ")) : null;
 }
 
 function evidence(place) {
@@ -73,5 +85,5 @@ function evidence(place) {
 }
 
 function placeName(place) {
-  return `step ${place.step}${place.group === undefined ? "" : `, group ${place.group}`}`;
+  return `step ${place.step}${place.group === undefined ? "" : `, group ${place.group}`}${place.rollout === undefined ? "" : `, #${place.rollout}`}`;
 }

@@ -66,7 +66,7 @@ def open_table(path: Path) -> pq.ParquetFile:
     """The file, its size looked at before its content."""
     try:
         # Not a Python file: arrow would read it in threads of its own.
-        file = pq.ParquetFile(pa.BufferReader(path.read_bytes()))
+        file = pq.ParquetFile(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
         meta = file.metadata
         unpacked = sum(meta.row_group(place).total_byte_size for place in range(meta.num_row_groups))
     except (ValueError, OSError) as error:

@@ -1,6 +1,7 @@
 """What every test runs under: offline, one thread, a cache of its own, shapes checked at run time."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Threads that wait by spinning stand still for seconds once something else wants the processor.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+
+# A shell starts what it puts in the background with Ctrl-C ignored, which Muster would respect.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Shapes that the annotations state are checked in every call that a test makes.
 install_import_hook(

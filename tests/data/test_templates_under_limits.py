@@ -59,11 +59,11 @@ SAMPLE = Sample(id="41", messages=tuple(CHAT))
 def refusal(template: str) -> str:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
-    started = time.process_time()
+    started, before = time.process_time(), descendants(os.getpid())
     with pytest.raises(DataError) as caught:
         encode_prompts([SAMPLE], tokenizer, max_prompt_tokens=10**9)
     assert time.process_time() - started < 1, "the time is the child's, not ours"
-    assert descendants(os.getpid()) == []
+    assert descendants(os.getpid()) == before
     return str(caught.value)
 
 

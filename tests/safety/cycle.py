@@ -95,24 +95,10 @@ def calls() -> dict[str, Sequence[str]]:
     }
 
 
-def watch_torch() -> None:
-    """Notes every use of torch's loader, which unpickles by a class of its own."""
-    import torch
-
-    load = torch.load
-
-    def noted(*arguments, **options):
-        sys.modules["sitecustomize"].note("torch.load")
-        return load(*arguments, **options)
-
-    torch.load = noted
-
-
 def main() -> None:
     """Runs every call."""
     os.chdir(HERE)
     write_inputs()
-    watch_torch()
     from muster.cli import main as muster
 
     (HERE / "printed").mkdir()

@@ -9,6 +9,7 @@ import pickle
 import sys
 
 _LOG = os.environ.get("MUSTER_AUDIT_LOG")
+_WATCHED: set[str] = set()
 
 
 def note(what: str) -> None:
@@ -34,8 +35,19 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
     elif event in ("marshal.loads", "marshal.load"):
         if not _caller().startswith("<frozen importlib"):
             note(f"{event} from {_caller()}")
-    elif event == "import" and arguments[0] == "torch":
-        note("imports torch")
+    elif event == "import":
+        if arguments[0] == "torch":
+            note("imports torch")
+        _watch_torch()
+
+
+def _watch_torch() -> None:
+    """Notes every use of torch's loader, which unpickles by a class of its own, once torch is there."""
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "load") and "torch" not in _WATCHED:
+        _WATCHED.add("torch")
+        setattr(torch, "load", _noting("torch.load", getattr(torch, "load")))  # noqa: B009, B010 - no types here
+        note("watches torch.load")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -48,7 +60,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _noting(name: str, function):
     def noted(*arguments, **options):
-        note(f"pickle.{name} from {_caller()}")
+        note(f"{name} from {_caller()}")
         return function(*arguments, **options)
 
     return noted
@@ -57,5 +69,5 @@ def _noting(name: str, function):
 if _LOG:
     note(f"starts {sys.orig_argv[1:4]!r}")
     pickle.Unpickler = _Unpickler
-    pickle.load, pickle.loads = _noting("load", pickle.load), _noting("loads", pickle.loads)
+    pickle.load, pickle.loads = _noting("pickle.load", pickle.load), _noting("pickle.loads", pickle.loads)
     sys.addaudithook(_hook)

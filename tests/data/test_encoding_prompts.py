@@ -74,6 +74,20 @@ def test_a_raw_prompt_starts_with_end_of_text_else_bos_else_eos(bos, eos, has_en
     assert prompt.ids == (*start, ord("x"))
 
 
+@pytest.mark.parametrize(("make", "times"), [(raw, 1), (chat, 0)])
+def test_a_large_vocabulary_is_not_asked_for_with_every_prompt(make, times):
+    class Counting(ToyTokenizer):
+        asked = 0
+
+        def get_vocab(self) -> dict[str, int]:
+            self.asked += 1
+            return super().get_vocab()
+
+    tokenizer = Counting()
+    encode_prompts([make("a") for _ in range(50)], tokenizer, max_prompt_tokens=9)
+    assert tokenizer.asked == times
+
+
 def test_template_options_pass_through():
     [prompt] = encode_prompts(
         [chat("q")], ToyTokenizer(), max_prompt_tokens=99, chat_template_kwargs={"enable_thinking": False}

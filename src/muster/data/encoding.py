@@ -98,16 +98,17 @@ def _texts(samples: Sequence[Sample], tokenizer: Tokenizer, options: Mapping[str
             "The model's tokenizer has no chat template, so the prompts can't be rendered as a chat. Set "
             "data.raw = true to give the model the text itself, or use an instruct model."
         )
-    texts = [_started(sample.text or "", tokenizer) for sample in samples]
+    # Asking a tokenizer for its vocabulary takes as long as encoding a hundred prompts: once for all of them.
+    start = start_token(tokenizer) if len(chats) < len(samples) else ""
+    texts = [_started(sample.text or "", start) for sample in samples]
     rendered_chats = render_chats([samples[place] for place in chats], tokenizer, options)
     for place, text in zip(chats, rendered_chats, strict=True):
         texts[place] = text
     return texts
 
 
-def _started(text: str, tokenizer: Tokenizer) -> str:
+def _started(text: str, start: str) -> str:
     """A raw text with the start token in front, unless it has it."""
-    start = start_token(tokenizer)
     return text if start and text.startswith(start) else start + text
 
 

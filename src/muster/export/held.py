@@ -54,7 +54,8 @@ class Held:
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> "Held":
         """The start of the first prompts, and a text that has every special token in it."""
-        special = " ".join(token for token in tokenizer.get_vocab() if token in tokenizer.all_special_tokens)
+        known = set(tokenizer.all_special_tokens)
+        special = " ".join(token for token in tokenizer.get_vocab() if token in known)
         return cls(
             prompts=tuple(tuple(ids[:NUM_TOKENS]) for ids in prompts[:NUM_PROMPTS]),
             texts=(*TEXTS, special),

@@ -67,14 +67,12 @@ def held_out_reward(trainer: GRPOTrainer, job: Job) -> float:
     # Typed by TRL as many things that have no chat template, too.
     tokenizer: Any = trainer.processing_class
     model: Any = trainer.model
-    inputs = tokenizer.apply_chat_template(
-        [[{"role": "user", "content": text}] for text in prompts],
-        add_generation_prompt=True,
-        return_dict=True,
-        return_tensors="pt",
-        padding=True,
-        padding_side="left",
+    chats = [[{"role": "user", "content": text}] for text in prompts]
+    rendered = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+    inputs = tokenizer(
+        rendered, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False
     )
+    assert inputs["attention_mask"][:, -1].all(), "a completion has to follow its prompt, not padding"
     model.eval()
     with torch.no_grad():
         ids = model.generate(**inputs, generation_config=trainer.generation_config)

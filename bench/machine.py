@@ -51,10 +51,7 @@ def _products_s(kind: str, weights: list[Tensor], x: Tensor) -> float:
 
 def forward_products_s(model: PreTrainedModel, rows: int, head_rows: int) -> float:
     """Seconds of a forward pass's products: every layer sees `rows` rows, the head `head_rows`."""
-    return sum(
-        _of_layer(weights, _rows_of(weights, model, rows, head_rows))[0]
-        for weights in _by_shape(linear_weights(model))
-    )
+    return _products_of(model, rows, head_rows, kinds=1)
 
 
 def update_products_s(model: PreTrainedModel, rows: int, head_rows: int, *, frozen: bool = False) -> float:
@@ -63,30 +60,29 @@ def update_products_s(model: PreTrainedModel, rows: int, head_rows: int, *, froz
     Every layer sees `rows` rows; the head only those that predict a token that counts. `frozen` weights
     have no gradient.
     """
-    return sum(
-        sum(_of_layer(weights, _rows_of(weights, model, rows, head_rows))[: 2 if frozen else 3])
-        for weights in _by_shape(linear_weights(model))
-    )
+    return _products_of(model, rows, head_rows, kinds=2 if frozen else 3)
 
 
-def _rows_of(weights: list[Tensor], model: PreTrainedModel, rows: int, head_rows: int) -> int:
+def _products_of(model: PreTrainedModel, rows: int, head_rows: int, *, kinds: int) -> float:
+    """Seconds over all layers of the first so many kinds: forward, gradient of input, gradient of weight."""
     head = model.get_output_embeddings()
     assert head is not None, "the model has no head"
-    return head_rows if weights[0].data_ptr() == head.weight.data_ptr() else rows
+    total = 0.0
+    for weights in _by_shape(linear_weights(model)):
+        is_head = weights[0].data_ptr() == head.weight.data_ptr()
+        total += _of_layers(weights, head_rows if is_head else rows, kinds)
+    return total
 
 
-def _of_layer(weights: list[Tensor], rows: int) -> tuple[float, float, float]:
-    """Seconds over all these weights: forward, gradient of the input, gradient of the weight."""
+def _of_layers(weights: list[Tensor], rows: int, kinds: int) -> float:
     x, gradient = torch.randn(rows, weights[0].shape[1]), torch.randn(rows, weights[0].shape[0])
+    ways: list[tuple[Callable[[Tensor], object], Callable[[Tensor], object]]] = [
+        (lambda w: torch.mm(x, w.t()), lambda w: torch.mm(w, x.t())),
+        (lambda w: torch.mm(gradient, w), lambda w: torch.mm(w.t(), gradient.t())),
+        (lambda _: torch.mm(gradient.t(), x), lambda _: torch.mm(x.t(), gradient)),
+    ]
     few = weights[:SAMPLED]
-    scale = len(weights) / len(few)
-    return (
-        scale * _fastest(lambda w: torch.mm(x, w.t()), lambda w: torch.mm(w, x.t()), weights=few),
-        scale
-        * _fastest(lambda w: torch.mm(gradient, w), lambda w: torch.mm(w.t(), gradient.t()), weights=few),
-        scale
-        * _fastest(lambda _: torch.mm(gradient.t(), x), lambda _: torch.mm(x.t(), gradient), weights=few),
-    )
+    return len(weights) / len(few) * sum(_fastest(*pair, weights=few) for pair in ways[:kinds])
 
 
 def linear_weights(model: nn.Module) -> list[Tensor]:

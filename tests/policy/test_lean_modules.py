@@ -60,6 +60,10 @@ def test_every_norm_mlp_and_adapter_of_a_llama_is_known_and_none_twice():
     assert slim(adapted) == 5 * layers + 1
 
 
+def test_a_model_in_bfloat16_stays_as_it_is():
+    assert slim(tiny_model("llama", dtype=torch.bfloat16)) == 0
+
+
 def test_models_without_such_modules_stay_as_they_are():
     model = tiny_model("gpt2")
     assert slim(model) == 0

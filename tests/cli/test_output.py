@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli.output import PatientConsole, print_line, program
+from muster.cli.output import PatientConsole, log_line, print_line, program
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "run_v1"
 
@@ -27,11 +27,12 @@ def test_a_console_goes_on_in_silence_once_its_reader_has_left():
         assert console.quiet
 
 
-def test_lines_go_to_nowhere_once_their_reader_has_left(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("name", "say"), [("stdout", print_line), ("stderr", log_line)])
+def test_lines_go_to_nowhere_once_their_reader_has_left(monkeypatch: pytest.MonkeyPatch, name, say):
     with without_reader() as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, name, stream)
         for _ in range(3):
-            print_line("{}")
+            say("{}")
 
 
 def test_a_run_is_shown_to_a_reader_who_stops_after_a_line():

@@ -1,6 +1,8 @@
 """A chat template is a program that came with a model: what it may not do, and what is said when it tries."""
 
 import os
+import select
+import signal
 import time
 
 import pytest
@@ -65,6 +67,34 @@ def refusal(template: str) -> str:
     assert time.process_time() - started < 1, "the time is the child's, not ours"
     assert descendants(os.getpid()) == before
     return str(caught.value)
+
+
+def test_the_child_does_not_outlive_a_parent_that_was_killed():
+    """It renders more than a pipe holds, to a reader that is gone."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+
+        def render(number: int) -> str:
+            if number == 1:
+                os.write(writing, f"{os.getpid()}\n".encode())
+            return "x" * 100_000
+
+        try:
+            for _ in rendered(render, ["0"] * 100, "m"):
+                pass
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    child = int(os.read(reading, 100))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    # The other end of this pipe is the child's alone: it closes when the child is gone.
+    assert select.select([reading], [], [], 10)[0], f"process {child} is still there"
+    assert os.read(reading, 1) == b""
+    os.close(reading)
 
 
 @pytest.mark.parametrize("template", LOOPS.values(), ids=LOOPS)

@@ -25,17 +25,18 @@ class PatientConsole(Console):
         silence(self.file)
 
 
-def print_line(line: str) -> None:
-    """Prints a line on stdout at once; to nowhere once its reader has left."""
+def print_line(line: str, stream: IO[str] | None = None) -> None:
+    """Prints a line at once, on stdout without a stream; to nowhere once its reader has left."""
+    place: IO[str] = sys.stdout if stream is None else stream
     try:
-        print(line, flush=True)
+        print(line, file=place, flush=True)
     except BrokenPipeError:
-        silence(sys.stdout)
+        silence(place)
 
 
 def log_line(text: str) -> None:
     """Prints a line of log on stderr: escaped, without secrets."""
-    print(escape_text(redacted(text)), file=sys.stderr, flush=True)
+    print_line(escape_text(redacted(text)), sys.stderr)
 
 
 def program() -> str:

@@ -103,6 +103,8 @@ def _in_a_process(render: Render, count: int, limit_s: float) -> Generator[Rende
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
+        # Were it to keep the end that is read from, it would outlive a killed parent, waiting to be read.
+        os.close(incoming)
         _render_and_end(render, count, limit_s, outgoing)
     os.close(outgoing)
     stuck = False

@@ -91,8 +91,8 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     A checkpoint of the same step gives way to the new one.
     """
     final = folder / f"{step:06d}"
-    _refuse_non_finite(checkpoint)
     need_room(final, num_bytes(checkpoint))
+    _refuse_non_finite(checkpoint)
     with staged(final) as staging:
         _write(staging, step, checkpoint)
     return final
@@ -151,9 +151,11 @@ def _needless(folder: Path, step: int, keep: int) -> list[Path]:
 
     Hashes would cost a read of everything that is kept, so here sizes say what is whole.
     """
+    if not keep:
+        return []
     earlier = [path for path in reversed(_numbered(folder)) if int(path.name) <= step]
     whole = [path for path in earlier if damage(path, hashes=False) is None]
-    return [path for path in whole[keep:] if _holds_nothing_else(path)] if keep else []
+    return [path for path in whole[keep:] if _holds_nothing_else(path)]
 
 
 def _holds_nothing_else(path: Path) -> bool:
@@ -171,11 +173,11 @@ def best(folder: Path, held_out: Mapping[int, float]) -> Path | None:
     return max(whole, key=lambda path: (held_out[int(path.name)], -int(path.name)), default=None)
 
 
-def find(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and for each newer one why it was passed over."""
+def find(folder: Path, *, hashes: bool = True) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint, and for each newer one why it was passed over; as `damage` has it."""
     skipped: list[str] = []
     for path in reversed(_numbered(folder)):
-        reason = damage(path)
+        reason = damage(path, hashes=hashes)
         if reason is None:
             return path, skipped
         skipped.append(f"{path.name}: {reason}")

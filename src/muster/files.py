@@ -65,7 +65,13 @@ def need_room(place: Path, needed: int) -> None:
         raise _disk_full(place, needed)
 
 
-def _disk_full(place: Path, needed: int) -> DiskFullError:
+def _disk_full(place: Path, needed: int, number: int = errno.ENOSPC) -> DiskFullError:
+    if number == getattr(errno, "EDQUOT", None):
+        wanted = f" (it needs {needed:,} bytes)" if needed else ""
+        return DiskFullError(
+            f"{place} can't be written: your quota on this disk is used up{wanted}. Remove files of yours "
+            "there, or ask for a larger quota."
+        )
     try:
         free = f"{free_bytes(place):,} bytes are free"
     except OSError as error:
@@ -83,7 +89,7 @@ def _told_of_room(place: Path, needed: int) -> Generator[None]:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
-            raise _disk_full(place, needed) from error
+            raise _disk_full(place, needed, error.errno or errno.ENOSPC) from error
         raise
     except Exception as error:
         # Rust's libraries (safetensors, tokenizers) have exceptions of their own for the system's errors.
@@ -92,7 +98,7 @@ def _told_of_room(place: Path, needed: int) -> Generator[None]:
             raise
         number = int(found[1])
         if number in _NO_ROOM:
-            raise _disk_full(place, needed) from error
+            raise _disk_full(place, needed, number) from error
         raise OSError(number, os.strerror(number), str(place)) from error
 
 

@@ -22,6 +22,8 @@ class TakenUp(NamedTuple):
     skipped: tuple[str, ...]
     """Newer checkpoints that are not whole, each with the reason."""
     differences: Differences
+    inputs: Mapping[str, str]
+    """Digests of the files that the configuration names, as they are now."""
     is_unborn: bool
     """The process ended before the folder said what run it is."""
 
@@ -40,25 +42,26 @@ def taken_up(folder: Path, config: Config, say: Say) -> Generator[TakenUp]:
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not there, so there is nothing to resume. Start it without --resume.")
     with RunStore.take(folder) as store:
+        inputs = fingerprints(config)
         if store.is_unborn():
             say(f"{folder} holds no run yet: starting over")
-            yield TakenUp(store, None, (), Differences((), ()), True)
+            yield TakenUp(store, None, (), Differences((), ()), inputs, True)
             return
-        differences = _differences(folder, config)
+        differences = _differences(folder, config, inputs)
         found, skipped = checkpoint.find(folder / "checkpoints")
         for reason in skipped:
             say(f"passed over checkpoint {reason}")
         say(f"going on from {found}" if found else f"{folder} has no whole checkpoint: starting over")
         for text in differences.harmless:
             say(f"changed: {text}")
-        yield TakenUp(store, found, tuple(skipped), differences, False)
+        yield TakenUp(store, found, tuple(skipped), differences, inputs, False)
 
 
-def _differences(folder: Path, config: Config) -> Differences:
+def _differences(folder: Path, config: Config, inputs: Mapping[str, str]) -> Differences:
     """What differs from the run's own settings; refuses what would make it another run."""
     recorded = read_meta(folder).get("inputs")
     before = recorded if isinstance(recorded, dict) else {}
-    differences = compare(load(folder / "config.toml"), config, before, fingerprints(config))
+    differences = compare(load(folder / "config.toml"), config, before, inputs)
     if differences.changing:
         raise ConfigError(
             f"{folder} was started under other settings, so going on would make it another run:\n  "
@@ -68,15 +71,18 @@ def _differences(folder: Path, config: Config) -> Differences:
     return differences
 
 
-def go_on(taken: TakenUp, config: Config, meta: Mapping[str, object]) -> RunStore:
-    """The store, set back to the checkpoint's step; what is harmless and differs becomes the run's own."""
+def go_on(taken: TakenUp, config: Config, meta: Callable[[], Mapping[str, object]]) -> RunStore:
+    """The store, set back to the checkpoint's step; what is harmless and differs becomes the run's own.
+
+    `meta` is asked for where the folder does not say yet what run it is.
+    """
     store = taken.store
     if taken.is_unborn:
-        store.begin(to_toml(config), meta)
+        store.begin(to_toml(config), meta())
         return store
     missing = store.drop_after(taken.step)
     if taken.differences.harmless:
-        store.amend(to_toml(config), fingerprints(config))
+        store.amend(to_toml(config), taken.inputs)
     store.append_event(
         "resume", step=max(taken.step, 0), changed=taken.differences.harmless, skipped=taken.skipped
     )

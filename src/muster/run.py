@@ -124,15 +124,19 @@ def folder_of(config: Config) -> Path:
 
 
 def _open(folder: Path, materials: Materials, taken: TakenUp | None) -> RunStore:
-    meta = collect_meta(sys.argv) | {
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "isolation": isolations(materials.grader.rewards),
-        "inputs": fingerprints(materials.config),
-    }
+    config = materials.config
+
+    def meta() -> dict[str, object]:
+        return collect_meta(sys.argv) | {
+            "threads": torch.get_num_threads(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "isolation": isolations(materials.grader.rewards),
+            "inputs": taken.inputs if taken is not None else fingerprints(config),
+        }
+
     if taken is not None:
-        return go_on(taken, materials.config, meta)
-    return RunStore.create(folder, to_toml(materials.config), meta)
+        return go_on(taken, config, meta)
+    return RunStore.create(folder, to_toml(config), meta())
 
 
 def _keep_tokenizer(store: RunStore, materials: Materials) -> None:

@@ -8,8 +8,8 @@ from muster.config.messages import shown
 from muster.config.sections import Config
 
 # Evaluation does not change training; the rest is about what is kept and shown, or when a run gives up.
-_HARMLESS_SECTIONS = ("eval.",)
-_HARMLESS = frozenset(
+_SECTIONS = ("eval.",)
+HARMLESS = frozenset(
     {
         "data.eval_path",
         "data.eval_split",
@@ -71,14 +71,14 @@ def compare(
     moved is the same, and one that was edited is another; but a reward may be edited. A run may be made
     longer or shorter where its learning rate does not depend on its length.
     """
-    harmless = _HARMLESS | (_LENGTH if _is_length_free(old) and _is_length_free(new) else frozenset())
+    harmless = HARMLESS | (_LENGTH if _is_length_free(old) and _is_length_free(new) else frozenset())
     olds, news = leaves(old), leaves(new)
     changing: list[str] = []
     rest: list[str] = []
     for path in {**olds, **news}:
         was, now = olds.get(path), news.get(path)
         text = f"{path} was {shown_or_absent(was)} and is {shown_or_absent(now)}"
-        is_harmless = path in harmless or path.startswith(_HARMLESS_SECTIONS)
+        is_harmless = path in harmless or path.startswith(_SECTIONS)
         contents = by_content(path, was, before or {}), by_content(path, now, after or {})
         if was == now:
             edited = edited_files(path, now, before or {}, after or {})

@@ -1,13 +1,14 @@
 """The updates of one step, and the proof that what was sampled is the policy being trained."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from muster.algo import metrics as sums
 from muster.batch import Batch, count_totals
 from muster.errors import TrainingError
 from muster.judge import Verdict
@@ -93,6 +94,11 @@ class Lessons:
         self.last_rate = run.rate(state.updates)
         for settings in run.optimizer.param_groups:
             settings["lr"] = self.last_rate
+
+        def check(stats: Mapping[str, sums.Metric]) -> None:
+            if not self.results:
+                self.mismatch = _proven_by(run, self.groups, stats)
+
         done = update(
             run.policy,
             run.optimizer,
@@ -102,9 +108,8 @@ class Lessons:
             max_grad_norm=run.plan.max_grad_norm,
             budget=run.budget,
             clock=run.clock,
+            check=check,
         )
-        if not self.results:
-            self.mismatch = _proven_by(run, self.groups, done)
         self.results.append(done)
         self.logprobs[rows] = done.scores.logprobs.to(self.logprobs.dtype)
         self.entropy[rows] = done.scores.entropy.to(self.entropy.dtype)
@@ -179,9 +184,9 @@ def present(groups: Sequence[Group]) -> Tensor:
     return torch.arange(int(sizes.max())) < sizes[:, None]
 
 
-def _proven_by(run: Run, groups: Sequence[Group], first: Updated) -> float | None:
+def _proven_by(run: Run, groups: Sequence[Group], stats: Mapping[str, sums.Metric]) -> float | None:
     """The sampler's difference, by the step's first update: its forward scored what was sampled anyway."""
-    gap = first.stats["sampling/sampling_logp_difference/mean"].value
+    gap = stats["sampling/sampling_logp_difference/mean"].value
     refuse_mismatch(
         run,
         gap,

@@ -154,18 +154,19 @@ def _gap(logprobs: Tensor, batch: Batch) -> float | None:
 
 def _cause(run: Run, batch: Batch, temperature: float, weights: Weights | None) -> str | None:
     """What explains the difference, found by trying; None where nothing that was tried does."""
-    found = _gap(_score(run, batch, temperature, weights), batch)
-    tried = [(gap, text) for text, gap in _tries(run, batch, temperature, weights) if gap is not None]
-    gap, text = min(tried, default=(math.inf, ""))
-    if found is None or gap > CLEARLY * found:
+    ours = _score(run, batch, temperature, weights)
+    found = _gap(ours, batch)
+    tries = _tries(run, batch, ours, temperature, weights)
+    gap, text = min(((gap, text) for text, gap in tries if gap is not None), default=(math.inf, ""))
+    # Not finite, where one of the sampler's numbers isn't: then nothing explains it.
+    if found is None or not gap <= CLEARLY * found:
         return None
     return f"{text}, which leaves {gap:.2g} nats"
 
 
 def _tries(
-    run: Run, batch: Batch, temperature: float, weights: Weights | None
+    run: Run, batch: Batch, ours: Tensor, temperature: float, weights: Weights | None
 ) -> Iterator[tuple[str, float | None]]:
-    ours = _score(run, batch, temperature, weights)
     for shift, side in ((1, "next"), (-1, "previous")):
         both = batch.mask & torch.roll(batch.mask, -shift, dims=1)
         both[:, -1 if shift > 0 else 0] = False

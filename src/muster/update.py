@@ -87,6 +87,10 @@ def _within_memory(work: Callable[[], Result], budget: Budget) -> Result:
         torch.cuda.empty_cache()
 
 
+def _unchecked(stats: Mapping[str, sums.Metric]) -> None:
+    """No objection."""
+
+
 def update(
     policy: Policy,
     optimizer: Optimizer,
@@ -97,11 +101,13 @@ def update(
     max_grad_norm: float,
     budget: Budget,
     clock: Clock,
+    check: Callable[[Mapping[str, sums.Metric]], None] = _unchecked,
 ) -> Updated:
     """Steps the optimizer on the batch, unless the loss or its gradient is not finite.
 
-    Running out of memory on a device zeroes the gradients, halves the budget and does the update
-    again: the result is the same.
+    `check` is given the statistics of the forward passes before any weight moves, and may raise. Running
+    out of memory on a device zeroes the gradients, halves the budget and does the update again: the
+    result is the same.
     """
 
     def accumulate() -> tuple[float, dict[str, sums.Metric], Scores]:
@@ -109,6 +115,7 @@ def update(
         return _accumulate(policy, batch, totals, objective, budget, clock)
 
     total, stats, scores = _within_memory(accumulate, budget)
+    check(stats)
     with clock.phase("optimizer"):
         norm = _clip([param for _, param in policy.trainable()], max_grad_norm)
         stepped = math.isfinite(norm) and math.isfinite(total)

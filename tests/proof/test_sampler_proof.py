@@ -81,7 +81,7 @@ def test_an_adapter_at_another_scale_is_found():
 @pytest.mark.parametrize("reward", [low_bytes, always_one])
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_another_temperature_is_found_and_named(reward, temperature):
-    run = broken_run(reward, engine={"sampling": {"temperature": temperature}}, lr=1e-4)
+    run = broken_run(reward, engine={"sampling": {"temperature": temperature}})
     said = stopped(run)
     assert run.state.step == 0
     assert f"the sampler runs at temperature {temperature:g} instead of 1" in said
@@ -89,7 +89,7 @@ def test_another_temperature_is_found_and_named(reward, temperature):
 
 @pytest.mark.parametrize("reward", [low_bytes, always_one])
 def test_logprobs_that_are_shifted_by_one_are_found_and_named(reward):
-    said = stopped(broken_run(reward, engine={"change": shifted}, lr=1e-4))
+    said = stopped(broken_run(reward, engine={"change": shifted}))
     assert "each of the sampler's logprobs is that of the previous token, which leaves" in said
 
 

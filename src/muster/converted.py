@@ -249,8 +249,11 @@ def _scale_positions(config: PreTrainedConfig, source: Path) -> None:
         if ".rope.scaling." in name
     }
     kind = "by a table" if any(t.name == "rope_freqs.weight" for t in reader.tensors) else scaling.get("type")
-    parameters = config.rope_parameters
-    if kind in (None, "none") or parameters.get("rope_type", "default") != "default":
+    if kind in (None, "none"):
+        return
+    # Families that place tokens otherwise, GPT-2 say, have none.
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if parameters.get("rope_type", "default") != "default":
         return
     if kind != "linear":
         raise ValueError(f"its positions are scaled ({kind}) in a way that can't be read from a GGUF yet")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from huggingface_hub import CommitOperationAdd, HfApi, constants
-from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
-from huggingface_hub.utils import get_token, httpx
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.utils import get_token, httpx, validate_repo_id
 
 from muster.errors import CheckpointError, ConfigError
+from muster.redaction import redacted
 
 Result = TypeVar("Result")
 
@@ -35,12 +36,12 @@ REFUSALS = {
 
 def refuse_bad_name(repo: str) -> None:
     """Refuses what is no `owner/name` before anything is loaded; raises ConfigError."""
-    owner, slash, name = repo.partition("/")
-    parts_are_plain = all(
-        part and all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in part)
-        for part in (owner, name)
-    )
-    if not slash or not parts_are_plain or ".." in repo or "--" in repo or name.endswith(".git"):
+    try:
+        validate_repo_id(repo)
+        is_whole = "/" in repo
+    except HFValidationError:
+        is_whole = False
+    if not is_whole:
         raise ConfigError(f"{repo!r} is no name of a repository. Give owner/name, such as ada/sums-model.")
 
 
@@ -75,12 +76,12 @@ def push(
         return api.create_commit(repo, additions, commit_message="Add the model that Muster exported")
 
     try:
-        address = _retried(make, repo, wait)
-    except _RefusalError as refusal:
-        if refusal.status != 409:
-            _complain(repo, str(refusal))
-        address = _retried(lambda: _taken(api, repo, public), repo, wait)
-    try:
+        try:
+            address = _retried(make, repo, wait)
+        except _RefusalError as refusal:
+            if refusal.status != 409:
+                raise
+            address = _retried(lambda: _taken(api, repo, public), repo, wait)
         _retried(commit, repo, wait)
     except _RefusalError as refusal:
         _complain(repo, str(refusal))
@@ -143,6 +144,4 @@ def _complain(repo: str, reason: str) -> NoReturn:
 
 def _clean(text: str) -> str:
     """The text on one line, without the token that is in use."""
-    token = get_token()
-    line = " ".join(text.split())[:300]
-    return line.replace(token, "***") if token else line
+    return redacted(" ".join(text.split()), [get_token()])[:300]

@@ -6,7 +6,7 @@ keys have, and what stands under a name like `api_key`. A configuration may hold
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 HIDDEN = "***"
 """What is shown in a secret's place."""
@@ -45,7 +45,16 @@ _NAMED = re.compile(
 
 def hidden(text: str, also: Iterable[str | None] = ()) -> str:
     """The text without what is certainly a secret, and without the values that `also` gives."""
-    for value in sorted({*_of_environment(), *filter(None, also)}, key=len, reverse=True):
+    return _hidden(text, _values(also))
+
+
+def _values(also: Iterable[str | None] = ()) -> list[str]:
+    """The texts that are secrets as they stand, longest first: one may be part of another."""
+    return sorted({*_of_environment(), *filter(None, also)}, key=len, reverse=True)
+
+
+def _hidden(text: str, values: Iterable[str]) -> str:
+    for value in values:
         text = text.replace(value, HIDDEN)
     text = _KEYS.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\1\2{HIDDEN}", text)
@@ -54,37 +63,49 @@ def hidden(text: str, also: Iterable[str | None] = ()) -> str:
 
 def redacted(text: str, also: Iterable[str | None] = ()) -> str:
     """The same, also without what stands behind a secret's name: for errors and lines of log."""
-    return _NAMED.sub(rf"\1\2{HIDDEN}", hidden(text, also))
+    return _redacted(text, _values(also))
+
+
+def _redacted(text: str, values: Iterable[str]) -> str:
+    return _NAMED.sub(rf"\1\2{HIDDEN}", _hidden(text, values))
 
 
 def without_secrets(value: object) -> object:
     """A copy of plain data: texts redacted, and hidden as a whole under a secret's name."""
+    return _clean(value, _values())
+
+
+def _clean(value: object, values: Sequence[str]) -> object:
     match value:
         case str():
-            return redacted(value)
+            return _redacted(value, values)
         case Mapping():
             return {
-                key: HIDDEN if isinstance(item, str) and is_secret_name(str(key)) else without_secrets(item)
+                key: HIDDEN if isinstance(item, str) and is_secret_name(str(key)) else _clean(item, values)
                 for key, item in value.items()
             }
         case list() | tuple():
-            return [without_secrets(item) for item in value]
+            return [_clean(item, values) for item in value]
         case _:
             return value
 
 
 def secrets_in(value: object, path: str) -> Iterable[str]:
     """The paths at which plain data holds a secret as a literal."""
+    return _found(value, path, _values())
+
+
+def _found(value: object, path: str, values: Sequence[str]) -> Iterable[str]:
     match value:
         case str():
-            if (value and is_secret_name(path.rpartition(".")[2])) or hidden(value) != value:
+            if (value and is_secret_name(path.rpartition(".")[2])) or _hidden(value, values) != value:
                 yield path
         case Mapping():
             for key, item in value.items():
-                yield from secrets_in(item, f"{path}.{key}")
+                yield from _found(item, f"{path}.{key}", values)
         case list() | tuple():
             for item in value:
-                yield from secrets_in(item, path)
+                yield from _found(item, path, values)
         case _:
             pass
 

@@ -28,7 +28,7 @@ from muster.policy import Policy
 from muster.records import EvalReport, Message, Prompt, Sample, StreamKey
 from muster.rewards import check_columns
 from muster.run import Watchers
-from muster.store import held_out_rewards, read_metrics
+from muster.store import Line, held_out_rewards, read_metrics
 
 PROBES = (
     "Muster gathers a group of answers to one question and makes the better ones more likely.",
@@ -126,7 +126,7 @@ def export(
     GGUF, an adapter becomes part of full weights.
     """
     target = target.absolute()
-    if target.is_file() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+    if target.exists() and (gguf is not None or not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} is there already and not empty. Name one that is new.")
     place = locate(source, config)
     tokenizer = pretrained.load_tokenizer(place.model.path)
@@ -135,14 +135,20 @@ def export(
     return export_model(
         policy,
         target,
-        card=model_card(
-            config, read_metrics(run) if run else [], form=form_of(policy, merge=merge, gguf=gguf)
-        ),
+        card=model_card(config, _course(run, place), form=form_of(policy, merge=merge, gguf=gguf)),
         probes=[tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in PROBES],
         base_path=config.model.path,
         merge=merge,
         gguf=gguf,
     )
+
+
+def _course(run: Path | None, place: Place) -> list[Line]:
+    """Metrics of the run up to the checkpoint: what came after it is another model's."""
+    lines = read_metrics(run) if run else []
+    if place.checkpoint is None:
+        return lines
+    return [line for line in lines if line["step"] <= int(place.checkpoint.name)]
 
 
 def push(

@@ -48,6 +48,17 @@ def refused(folder, hub, **options) -> str:
     return said
 
 
+def test_a_repository_that_is_taken_and_can_not_be_looked_at_is_a_refusal(folder):
+    with fake_hub(script={"create": [409]}) as hub:
+        assert "the hub answered 404" in refused(folder, hub)
+
+
+def test_a_token_that_a_message_is_cut_in_does_not_show_in_part(folder):
+    with fake_hub(script={"create": [400]}) as hub:
+        hub.tokens = {"x" * 250 + TOKEN}
+        assert TOKEN[:10] not in refused(folder, hub)
+
+
 def test_an_export_becomes_one_commit_in_a_private_repository(folder):
     with fake_hub() as hub:
         address, waits = pushed(folder, hub)

@@ -57,6 +57,7 @@ def test_a_tokenizer_of_a_class_of_its_own_is_no_reason_to_run_its_file(folder, 
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "tokenizer_class": "mine.Mine"}))
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
     try:
         assert pretrained.load_tokenizer(str(folder)).is_fast
     except ModelError as error:
@@ -134,6 +135,7 @@ def test_an_adapter_config_that_is_none_is_named(tmp_path, text):
 def test_code_named_in_the_metadata_of_a_gguf_is_ignored(tmp_path, monkeypatch):
     monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mine.py").write_text("open('marker', 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     add = GGUFWriter.add_name
 
     def with_code(writer: GGUFWriter, name: str) -> None:

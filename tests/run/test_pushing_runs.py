@@ -1,6 +1,7 @@
 """A run's model pushed to a hub by the command, and GGUF files asked for by it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,15 @@ def test_what_can_not_be_written_is_said_and_nothing_is_there(runs, flags, says,
     assert main(["export", str(runs / "full"), *flags]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
     assert list(Path().iterdir()) == []
+
+
+def test_the_card_of_a_checkpoint_tells_of_the_steps_up_to_it(place: Path, tmp_path: Path):
+    held_out = {"eval": {"every": 1, "at_start": False}, "run": {"steps": 2, "save_every": 1}}
+    list(run(config_for(place, tmp_path, **held_out)))
+    for name, step in (("000001", 1), ("000002", 2)):
+        assert (
+            main(["export", str(tmp_path / "toy" / "checkpoints" / name), "--to", str(tmp_path / name)]) == 0
+        )
+        card = (tmp_path / name / "README.md").read_text()
+        assert f"| steps | {step} |" in card
+        assert re.findall(r"^\| (\d+) \| [\d.]+ \|", card, re.MULTILINE)[-1] == str(step)

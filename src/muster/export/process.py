@@ -49,17 +49,20 @@ def _reading(source: Path, held: Held, ask: Callable[[str], str | None]) -> Read
 
 def _ask_once(request: str) -> str | None:
     """Starts a process for one request; the reason where it failed."""
-    done = subprocess.run(
-        _command("main()"),
-        input=request,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env=_environment(),
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            _command("main()"),
+            input=request,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=_environment(),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"its process took longer than {PATIENCE_S:.0f} s"
     if done.returncode == 0:
         return None
     lines = done.stderr.strip().splitlines()

@@ -1,7 +1,6 @@
 """Calls in a child process that may take so much memory and processor time, and no more."""
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -38,6 +37,8 @@ def limited(call: Callable[[], object], *, memory_mib: int, seconds: float) -> E
 
 
 def _call_and_end(call: Callable[[], object], memory_mib: int, seconds: float, writing: int) -> None:
+    import resource  # Windows has none, and there these tests are skipped.
+
     try:
         pages, resident = (int(word) for word in open("/proc/self/statm").read().split()[:2])  # noqa: SIM115
         page = resource.getpagesize()

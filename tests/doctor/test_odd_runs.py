@@ -2,13 +2,16 @@
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.doctor import Course, Settings, Watch, examine, findings
+from muster.cli import main
+from muster.doctor import Course, Settings, Watch, course_of, examine, findings
 from muster.doctor.course import HeldOut
 from muster.doctor.facts import StepFacts, facts_of
 from muster.records import Score, Trace
@@ -61,13 +64,20 @@ def test_no_rule_fails_on_odd_numbers(lines, steps, seconds):
         assert json.loads(json.dumps(finding.to_plain(), allow_nan=False))["name"] == finding.name
 
 
-def test_a_damaged_file_of_rollouts_is_no_reason_not_to_train_on(recorded_runs: Path, tmp_path: Path):
-    source, folder = recorded_runs / "plateau", tmp_path / "run"
-    (folder / "rollouts").mkdir(parents=True)
-    for name in ("config.toml", "meta.json", "metrics.jsonl", "timings.jsonl"):
-        (folder / name).write_bytes((source / name).read_bytes())
+def test_a_damaged_file_of_rollouts_is_left_out_and_named(
+    recorded_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = tmp_path / "run"
+    shutil.copytree(recorded_runs / "plateau", folder)
     (folder / "rollouts" / "000003.parquet").write_bytes(b"no parquet")
     Watch(folder)
+    course, whole = course_of(folder), course_of(recorded_runs / "plateau")
+    assert [facts.step for facts in course.facts] == [f.step for f in whole.facts if f.step != 3]
+    assert main(["doctor", str(folder)]) == 0
+    said = capsys.readouterr()
+    assert "plateau" in said.out
+    assert said.err.startswith("left out: ")
+    assert "000003.parquet" in said.err
 
 
 def test_another_trainers_metrics_are_read_without_a_configuration(tmp_path: Path):

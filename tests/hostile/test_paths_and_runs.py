@@ -128,8 +128,10 @@ def test_lines_that_no_run_wrote_are_told_of_and_steer_nothing(run: Path, name: 
     for line in LINES:
         bad = line.encode("utf-8", "surrogateescape")
         (run / name).write_bytes(bad + b"\n" + (b"" if name == "meta.json" else original))
-        for arguments in ([], ["--prompts"], ["--json"]):
-            assert main(["show", str(run), *arguments]) in (0, 1), line[:80]
+        target = str(run)
+        shown = [["show", target, *options] for options in ([], ["--prompts"], ["--json"])]
+        for arguments in (*shown, ["runs", str(run.parent)], ["doctor", target], ["compare", target, target]):
+            assert main(arguments) in (0, 1), (arguments, line[:80])
             captured = capsys.readouterr()
             assert "Traceback" not in captured.err, (name, line[:80], captured.err)
             assert not {"\x1b", "\u202e", "\x00"} & set(captured.out + captured.err)

@@ -58,7 +58,7 @@ def start_or_go_on(folder: Path, reports: list[StepReport]) -> None:
             work(store, reports, 0)
         return
     with taken_up(place, config, lambda _: None) as taken:
-        work(go_on(taken, config, {}), reports, taken.step + 1)
+        work(go_on(taken, config, dict), reports, taken.step + 1)
 
 
 def work(store: RunStore, reports: list[StepReport], first: int) -> None:

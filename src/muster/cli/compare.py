@@ -26,13 +26,16 @@ def compare(
     """
     from muster.cli.comparison import comparison_as_json, print_comparison, side_of
     from muster.cli.output import PatientConsole, print_line
-    from muster.cli.targets import needed_run_folder
+    from muster.cli.targets import needed_run_folder, readable
     from muster.store import read_meta, to_json
 
     folders = [needed_run_folder(target) for target in (first, second)]
+    sides = []
     for folder in folders:
         read_meta(folder)
-    one, other = (side_of(folder) for folder in folders)
+        with readable(folder):
+            sides.append(side_of(folder))
+    one, other = sides
     if json:
         print_line(to_json(comparison_as_json(one, other)))
     else:

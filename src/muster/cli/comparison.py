@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from muster.cli.findings import findings_in
 from muster.cli.outcome import answer_text
 from muster.cli.samples import question_text
 from muster.cli.story import SHOWN
 from muster.cli.text import escape_text, number, shortened, sparkline
 from muster.config import Changed, changed_settings, load, shown_or_absent
-from muster.doctor import findings
 from muster.records import Group
 from muster.stats import Interval, difference, mean_of, paired_difference
 from muster.store import Line, eval_steps, read_eval, read_metrics
@@ -91,7 +91,7 @@ def print_comparison(first: Side, second: Side, console: Console) -> None:
     if pairs:
         console.print(pairs_table(pairs, names))
     for name, side in zip(names, (first, second)):
-        found = ", ".join(finding.name for finding in findings(side.folder)) or "none"
+        found = ", ".join(finding.name for finding in findings_in(side.folder)) or "none"
         console.print(Text(f"findings of {name}: {found}"))
 
 
@@ -201,5 +201,5 @@ def comparison_as_json(first: Side, second: Side) -> Mapping[str, object]:
             }
             for one, other in same_prompts(first, second)
         ],
-        "findings": {name: [f.to_plain() for f in findings(side.folder)] for name, side in sides.items()},
+        "findings": {name: [f.to_plain() for f in findings_in(side.folder)] for name, side in sides.items()},
     }

@@ -28,16 +28,15 @@ def doctor(
     muster doctor demo-1 --json
     ```
     """
-    from muster.cli.findings import FINDINGS, is_among, print_findings, wanted_by
+    from muster.cli.findings import FINDINGS, findings_in, is_among, print_findings, wanted_by
     from muster.cli.output import PatientConsole, print_line
     from muster.cli.targets import needed_run_folder
-    from muster.doctor import findings
     from muster.store import read_events, read_meta, to_json
 
     folder = needed_run_folder(target)
     read_meta(folder)
     wanted = wanted_by(fail_on)
-    found = findings(folder)
+    found = findings_in(folder)
     names = {finding.name for finding in found}
     told = [event for event in read_events(folder) if event.get("kind") == "finding"]
     earlier = list({event["name"]: event for event in told if event.get("name") not in names}.values())

@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from muster.cli.output import program
+from muster.cli.output import log_line, program
+from muster.cli.targets import readable
 from muster.cli.text import escape_text, number
-from muster.doctor import KINDS, LEVELS, Finding
+from muster.doctor import KINDS, LEVELS, Finding, course_of, examine
 from muster.errors import ConfigError
 from muster.nearest import did_you_mean
 from muster.store import Line
@@ -19,6 +20,16 @@ FINDINGS = 3
 _STYLES = {"note": "cyan", "warning": "yellow", "serious": "bold red"}
 _MARKS = {"note": "·", "warning": "!", "serious": "!!"}
 """So that colour is not the only sign."""
+
+
+def findings_in(folder: Path) -> list[Finding]:
+    """What the doctor finds in the run; what it had to leave out, as damaged, is logged."""
+    with readable(folder):
+        course = course_of(folder)
+        found = examine(course)
+    for reason in course.unread:
+        log_line(f"left out: {reason}")
+    return found
 
 
 class Pausing:

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from muster.cli.targets import readable
 from muster.cli.text import escape_text, number, sparkline
 from muster.errors import CheckpointError
-from muster.store import Line, is_being_written, read_events, read_index
+from muster.store import STATES, Line, is_being_written, read_events, read_index
 
 CURVE_WIDTH = 16
 _WIDE = 100
@@ -40,7 +41,7 @@ class Listed(NamedTuple):
 
 def state_of(folder: Path, events: Sequence[Line]) -> str:
     """How a run is: whether it goes on is known by its lock, which ends with its process."""
-    states = [event["kind"] for event in events if event.get("kind") in ("start", "resume", *_ENDED)]
+    states = [event["kind"] for event in events if event.get("kind") in STATES]
     if is_being_written(folder):
         return "running"
     return _ENDED.get(states[-1], "killed") if states else "killed"
@@ -52,24 +53,24 @@ def runs_in(folder: Path) -> list[Listed]:
 
 
 def _listed(folder: Path) -> Listed:
+    """The run; where its files hold what no run wrote, it is unreadable and the others are still listed."""
+    age_s = time.time() - max(path.stat().st_mtime for path in folder.glob("*.json*"))
+    unreadable = Listed(folder.name, str(folder), "unreadable", 0, _num_steps(folder), (), (), age_s)
     try:
-        index, state = read_index(folder), state_of(folder, read_events(folder))
+        with readable(folder):
+            index = read_index(folder)
+            return unreadable._replace(
+                state=state_of(folder, read_events(folder)),
+                step=int(index[-1]["step"]) if index else 0,
+                rewards=_there(index, "reward"),
+                held_out=_there(index, "eval_reward"),
+            )
     except CheckpointError:
-        index, state = [], "unreadable"
-    return Listed(
-        name=folder.name,
-        folder=str(folder),
-        state=state,
-        step=index[-1]["step"] if index else 0,
-        num_steps=_num_steps(folder),
-        rewards=_there(index, "reward"),
-        held_out=_there(index, "eval_reward"),
-        age_s=time.time() - max(path.stat().st_mtime for path in folder.glob("*.json*")),
-    )
+        return unreadable
 
 
 def _there(index: Sequence[Line], name: str) -> tuple[float, ...]:
-    return tuple(line[name] for line in index if line.get(name) is not None)
+    return tuple(float(line[name]) for line in index if line.get(name) is not None)
 
 
 def _num_steps(folder: Path) -> int | None:

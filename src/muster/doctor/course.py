@@ -53,6 +53,8 @@ class Course:
     timings: Sequence[Line]
     facts: Sequence[StepFacts]
     """Of all steps, or of some of a long run, the first and the last ones among them."""
+    unread: Sequence[str] = ()
+    """What was left out because it can't be read, and why."""
 
     def series(self, name: str) -> Series:
         """A metric over the steps of training."""

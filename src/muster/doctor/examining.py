@@ -1,7 +1,9 @@
 """All rules over a run: over its folder at once, or step by step while it goes on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from muster.doctor.collapse import MODE_COLLAPSE, mode_collapse
 from muster.doctor.course import Course, HeldOut, settings_of
@@ -98,6 +100,8 @@ RULES: Mapping[Kind, Rule] = {
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in RULES}
 """By name."""
 
+Item = TypeVar("Item")
+
 MAX_LOOKED = 120
 """Steps of a run whose rollouts are read: the first 20, the last 20, and some between."""
 MAX_EVERY = 10
@@ -121,17 +125,34 @@ def findings(folder: Path) -> list[Finding]:
 
 
 def course_of(folder: Path) -> Course:
-    """The run in this folder; of a long one, the rollouts of some of its steps."""
+    """The run in this folder; of a long one, the rollouts of some of its steps.
+
+    A damaged file of rollouts is no reason to say nothing of the others: it is left out, and named.
+    """
     lines = read_metrics(folder)
     written = {line["step"] for line in lines}
+    unread: list[str] = []
     steps = _chosen([step for step in rollout_steps(folder) if step in written])
+    evaluated = [step for step in eval_steps(folder) if step in written]
     return Course(
         settings=settings_of(folder),
         lines=_of_training(lines),
-        held_out=_held_out(folder, written),
+        held_out=_each(dict.fromkeys([*evaluated[:1], *evaluated[-1:]]), partial(_held_out, folder), unread),
         timings=read_timings(folder),
-        facts=[_read(folder, step) for step in steps],
+        facts=_each(steps, partial(_read, folder), unread),
+        unread=unread,
     )
+
+
+def _each(steps: Iterable[int], read: Callable[[int], Item], unread: list[str]) -> list[Item]:
+    """What is read of each step; of those that can't be read, why not."""
+    found: list[Item] = []
+    for step in steps:
+        try:
+            found.append(read(step))
+        except CheckpointError as error:
+            unread.append(str(error))
+    return found
 
 
 def _of_training(lines: Sequence[Line]) -> list[Line]:
@@ -139,12 +160,8 @@ def _of_training(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if "reward" in line]
 
 
-def _held_out(folder: Path, written: set[int]) -> list[HeldOut]:
-    """The first evaluation and the last."""
-    steps = [step for step in eval_steps(folder) if step in written]
-    return [
-        HeldOut.of(step, read_eval(folder, step).groups) for step in dict.fromkeys([*steps[:1], *steps[-1:]])
-    ]
+def _held_out(folder: Path, step: int) -> HeldOut:
+    return HeldOut.of(step, read_eval(folder, step).groups)
 
 
 def _read(folder: Path, step: int) -> StepFacts:
@@ -165,26 +182,12 @@ def _chosen(steps: list[int]) -> list[int]:
     ]
 
 
-def _known_course(folder: Path) -> Course:
-    """The run so far; without rollouts where a file of them is damaged: that is no reason not to go on."""
-    try:
-        return course_of(folder)
-    except CheckpointError:
-        return Course(
-            settings=settings_of(folder),
-            lines=_of_training(read_metrics(folder)),
-            held_out=[],
-            timings=read_timings(folder),
-            facts=[],
-        )
-
-
 class Watch:
     """Examines a run as it goes on, and tells each finding once."""
 
     def __init__(self, folder: Path) -> None:
         """For a run that has just begun, or is resumed after the steps its folder holds."""
-        course = _known_course(folder)
+        course = course_of(folder)
         self._settings = course.settings
         self._lines = list(course.lines)
         self._held_out = list(course.held_out)

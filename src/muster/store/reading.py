@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import pyarrow as pa
+
 from muster.errors import CheckpointError, ConfigError
 from muster.files import read_whole
 from muster.store.rows import PromptScores, Rollouts, from_parquet, scores_from_parquet
@@ -142,11 +144,11 @@ def _read(path: Path, what: str, parse: Callable[[bytes], _Parsed]) -> _Parsed:
     try:
         return parse(data)
     except (
+        pa.ArrowException,
         ValueError,
         KeyError,
         TypeError,
         IndexError,
-        NotImplementedError,
         OSError,
         MemoryError,
         RecursionError,

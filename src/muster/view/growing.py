@@ -48,9 +48,13 @@ class GrowingLines:
         self._inode, self._offset, self.lines, self.num_broken = inode, 0, [], 0
 
     def _take(self, size: int) -> None:
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read(size - self._offset)
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(size - self._offset)
+        except OSError:
+            # Gone since it was looked at, or not ours to read: one run's file costs no other its place.
+            return
         end = data.rfind(b"\n") + 1
         self._offset += end
         for raw in data[:end].split(b"\n")[:-1]:

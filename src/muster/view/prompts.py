@@ -1,9 +1,11 @@
 """How each prompt fared over a run: from the file of groups, or where an older run has none, from samples."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
+from muster.errors import MusterError
 from muster.store import Got, Line, groups_line
 from muster.view.curves import number_of
 
@@ -48,7 +50,7 @@ class PromptHistory:
 
     def of(self, sample: str) -> list[Visit]:
         """The visits of a prompt, in order of steps."""
-        return self._visits.get(sample, [])
+        return sorted(self._visits.get(sample, []), key=lambda visit: visit.step)
 
     def seen_before(self, sample: str, step: int) -> int:
         """At how many earlier steps the prompt was drawn."""
@@ -69,13 +71,19 @@ class OpenedGroups:
         self._made: dict[int, Line] = {}
 
     def look(self) -> list[Line]:
-        """A line per step that was opened."""
+        """A line per step that was opened, in the order of opening: whoever reads on finds new ones last."""
         steps = self._steps()
         stride = max(1, -(-len(steps) // MAX_OPENED))
         for step in steps[::stride]:
             if step not in self._made:
-                self._made[step] = _line(step, self._rows(step))
-        return [self._made[step] for step in sorted(self._made)]
+                self._made[step] = _line(step, self._readable(step))
+        return list(self._made.values())
+
+    def _readable(self, step: int) -> Sequence[Line]:
+        """The step's rows; none where its file can't be read."""
+        with suppress(MusterError):
+            return self._rows(step)
+        return ()
 
 
 def _line(step: int, rows: Sequence[Line]) -> Line:

@@ -19,7 +19,7 @@ from muster.config import Config, ModelConfig
 from muster.data import encode_prompts, prompt_order, weighted_draw
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
-from muster.engines.products import KINDS
+from muster.engines.products import KINDS, linear_layers, should_lay_out
 from muster.errors import ConfigError
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
@@ -182,6 +182,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     """The run at its start: step 0, a fresh optimizer, the reference taken from the policy as it is."""
     config, recipe = materials.config, materials.recipe
     clock = Clock(progress)
+    policy.frozen.is_on = should_lay_out(linear_layers(policy.backbone, policy.head))
     sampling = make_sampling(config, policy)
     plan = make_plan(config, recipe, materials.num_steps)
     kl_in_loss = config.algo.kl_coef if config.algo.kl_in == "loss" else 0.0

@@ -18,6 +18,8 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from muster.frozen import FrozenProduct, Switch
+
 TOLERANCE = 1e-5
 """Of a module's largest output, by which its new forward may differ: both round in float32."""
 PROBE_ROWS = 3
@@ -25,13 +27,14 @@ PROBE_ROWS = 3
 Forward = Callable[[Tensor], Tensor]
 
 
-def slim(model: nn.Module) -> int:
+def slim(model: nn.Module, frozen: Switch | None = None) -> int:
     """Gives every module that is known its leaner forward; how many there were.
 
-    For models on a CPU in float32 or float64: elsewhere none is touched.
+    For models on a CPU in float32 or float64: elsewhere none is touched. `frozen` switches, now or later,
+    whether weights that aren't trained are multiplied by copies.
     """
     changed = 0
-    for module, candidates in list(_known(model)):
+    for module, candidates in list(_known(model, frozen or Switch())):
         own = cast(Forward, module.forward)
         size, weight = _inputs_of(module)
         if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.float64):
@@ -58,8 +61,9 @@ def _agree(own: Forward, lean: Forward, probe: Tensor) -> bool:
         return bool((lean(probe) - expected).abs().max() <= TOLERANCE * expected.abs().max())
 
 
-def _known(model: nn.Module) -> Iterator[tuple[nn.Module, list[Forward]]]:
+def _known(model: nn.Module, frozen: Switch) -> Iterator[tuple[nn.Module, list[Forward]]]:
     """Modules that look like one of the kinds, with the forwards that might be theirs."""
+    below = {id(module.get_base_layer()) for module in model.modules() if isinstance(module, LoraLinear)}
     for module in model.modules():
         if getattr(module.forward, "func", None) is _for_its_precision:
             continue
@@ -68,8 +72,10 @@ def _known(model: nn.Module) -> Iterator[tuple[nn.Module, list[Forward]]]:
             yield module, [partial(_norm, module, 0.0), partial(_norm, module, 1.0)]
         elif (activation := _activation(module)) is not None:
             yield module, [partial(_gated_mlp, module, activation)]
-        elif isinstance(module, LoraLinear) and (adapter := _adapter(module)) is not None:
+        elif isinstance(module, LoraLinear) and (adapter := _adapter(module, frozen)) is not None:
             yield module, [partial(_adapted, adapter)]
+        elif type(module) is nn.Linear and _is_frozen(module) and id(module) not in below:
+            yield module, [partial(_frozen, FrozenProduct(module, frozen))]
 
 
 def _inputs_of(module: nn.Module) -> tuple[int, Tensor]:
@@ -161,7 +167,7 @@ def _activation(module: Any) -> Activation | None:
 
 def _gated_mlp(module: Any, activation: Activation, hidden: Tensor) -> Tensor:
     layers = (module.gate_proj, module.up_proj, module.down_proj)
-    if all(type(layer) is nn.Linear and layer.bias is None for layer in layers):
+    if all(type(layer) is nn.Linear and layer.bias is None and not _is_frozen(layer) for layer in layers):
         return cast(Tensor, _GatedMlp.apply(hidden, *(layer.weight for layer in layers), activation))
     gated = _Gated.apply(module.gate_proj(hidden), module.up_proj(hidden), activation)
     return module.down_proj(gated)
@@ -229,15 +235,47 @@ class _GatedMlp(torch.autograd.Function):
         )
 
 
+# Frozen layers
+
+
+def _is_frozen(layer: nn.Linear) -> bool:
+    return layer.bias is None and not layer.weight.requires_grad
+
+
+def _frozen(product: FrozenProduct, hidden: Tensor) -> Tensor:
+    if product.weight.requires_grad:
+        return F.linear(hidden, product.weight)
+    return cast(Tensor, _Frozen.apply(hidden, product))
+
+
+class _Frozen(torch.autograd.Function):
+    """x W^T, whose gradient is that of x alone."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, product: FrozenProduct) -> Tensor:
+        ctx.product = product
+        return product.forward(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, None]:
+        of_hidden = ctx.product.backward(grad.reshape(-1, grad.shape[-1]))
+        return of_hidden.view(*grad.shape[:-1], -1), None
+
+
 # Low-rank adapters (arXiv:2106.09685): x W^T + s (x A^T) B^T
 
 
 class _Adapter(NamedTuple):
     layer: Any
     name: str
+    base: FrozenProduct
+    """Of the layer below."""
 
 
-def _adapter(module: LoraLinear) -> _Adapter | None:
+def _adapter(module: LoraLinear, frozen: Switch) -> _Adapter | None:
     """The one plain adapter of a layer without bias; None where there is more to it."""
     layer: Any = module
     names = list(module.active_adapters)
@@ -251,30 +289,37 @@ def _adapter(module: LoraLinear) -> _Adapter | None:
         and layer.lora_B[name].bias is None
         and not getattr(layer, "lora_variant", {}).get(name)
     )
-    return _Adapter(layer, name) if is_plain else None
+    return _Adapter(layer, name, FrozenProduct(layer.get_base_layer(), frozen)) if is_plain else None
 
 
 def _adapted(adapter: _Adapter, hidden: Tensor) -> Tensor:
-    layer, name = adapter
-    base = layer.get_base_layer().weight
+    layer, name, base = adapter
     down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
     # A fresh adapter adds nothing, and it is the reference of every run that starts with one.
     is_idle = not torch.is_grad_enabled() and not bool(up.any())
     if layer.disable_adapters or layer.merged or is_idle:
-        return F.linear(hidden, base)
-    return cast(Tensor, _Adapted.apply(hidden, base, down, up, float(layer.scaling[name])))
+        return _frozen(base, hidden)
+    return cast(Tensor, _Adapted.apply(hidden, base.weight, down, up, float(layer.scaling[name]), base))
 
 
 class _Adapted(torch.autograd.Function):
     """The frozen layer's product with the adapter's added to it in place."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, base: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        base: Tensor,
+        down: Tensor,
+        up: Tensor,
+        scale: float,
+        product: FrozenProduct,
+    ) -> Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1])
         narrow = flat @ down.t()
-        ctx.save_for_backward(hidden, narrow, base, down, up)
-        ctx.scale = scale
-        out = torch.mm(flat, base.t()).addmm_(narrow, up.t(), alpha=scale)
+        ctx.save_for_backward(hidden, narrow, down, up)
+        ctx.scale, ctx.product = scale, product
+        out = product.forward(flat).addmm_(narrow, up.t(), alpha=scale)
         return out.view(*hidden.shape[:-1], -1)
 
     @staticmethod
@@ -282,14 +327,15 @@ class _Adapted(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        hidden, narrow, base, down, up = cast(tuple[Tensor, ...], ctx.saved_tensors)
+        hidden, narrow, down, up = cast(tuple[Tensor, ...], ctx.saved_tensors)
         flat, grad = hidden.reshape(-1, hidden.shape[-1]), grad.reshape(-1, grad.shape[-1])
         wants_hidden, wants_base, wants_down, wants_up = ctx.needs_input_grad[:4]
         of_narrow = (grad @ up).mul_(ctx.scale)
         return (
-            torch.mm(grad, base).addmm_(of_narrow, down).view_as(hidden) if wants_hidden else None,
+            ctx.product.backward(grad).addmm_(of_narrow, down).view_as(hidden) if wants_hidden else None,
             grad.t() @ flat if wants_base else None,
             of_narrow.t() @ flat if wants_down else None,
             (grad.t() @ narrow).mul_(ctx.scale) if wants_up else None,
+            None,
             None,
         )

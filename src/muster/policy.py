@@ -27,6 +27,7 @@ from muster.attention import (
 from muster.batch import Batch, pack, pad
 from muster.cache import DecodeCache
 from muster.errors import ConfigError, ModelError
+from muster.frozen import Switch
 from muster.lean import slim
 from muster.logprobs import pad_kept, token_stats
 
@@ -72,7 +73,9 @@ class Policy:
         self.head: nn.Module = head
         self.num_vocab: int = head.weight.shape[0]
         model.eval()
-        slim(base)
+        self.frozen = Switch()
+        """Whether weights that aren't trained may be multiplied by copies of them."""
+        slim(base, self.frozen)
         self.plain_because = _share_prompts(base, max_tokens) if pack_prefixes else "packing is switched off"
         """Why prompts aren't shared within a group; None where they are."""
 

@@ -31,6 +31,7 @@ def snapshot(session: Run) -> Checkpoint:
             "budget_tokens": session.budget.tokens,
             "threads": torch.get_num_threads(),
             "products": products(session),
+            "lays_out_frozen": session.policy.frozen.is_on,
         },
     )
 
@@ -53,6 +54,7 @@ def restore(session: Run, path: Path) -> None:
     session.budget.tokens = _whole(numbers, "budget_tokens")
     # Sums are cut by threads: with another number of them the last bits would differ.
     torch.set_num_threads(_whole(numbers, "threads"))
+    session.policy.frozen.is_on = numbers.get("lays_out_frozen") is True
     if isinstance(session.collector.engine, LocalEngine):
         session.collector.engine.choice = restored(numbers.get("products"))
     state.old = dict(saved.old) if saved.old is not None else None

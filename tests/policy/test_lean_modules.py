@@ -57,7 +57,8 @@ def test_every_norm_mlp_and_adapter_of_a_llama_is_known_and_none_twice():
     assert slim(model) == 3 * layers + 1
     assert slim(model) == 0
     adapted = add_lora(tiny_model("llama"), rank=2, alpha=4.0, targets=["q_proj", "up_proj"], seed=0)
-    assert slim(adapted) == 5 * layers + 1
+    # Beside two adapters, the five layers that are frozen without one, and the head.
+    assert slim(adapted) == (5 + 5) * layers + 2
 
 
 def test_a_model_in_bfloat16_stays_as_it_is():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.activations import SiLUActivation
 from transformers.models.gemma.modeling_gemma import GemmaModel
 from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.models.mistral.modeling_mistral import MistralModel
@@ -20,7 +21,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from muster.attention import PrefillLayout, shared_prefix_attention
 from muster.cache import DecodeCache
-from muster.engines.products import KINDS, Product, own_weight, weight_and_bias
+from muster.engines.products import KINDS, Product, laid_out_gated, own_weight, weight_and_bias
 
 FAMILIES = (LlamaModel, MistralModel, Qwen2Model, Qwen3Model, GemmaModel)
 """Backbones that are built as this module computes: exactly these classes, nothing derived from them."""
@@ -37,8 +38,8 @@ class _Layer(NamedTuple):
     key_norm: Norm | None
     output: Product
     before_mlp: Norm
-    gate_up: Product
-    activation: Callable[[Tensor], Tensor]
+    gated: Product
+    """To the width between the two products of the perceptron."""
     down: Product
 
 
@@ -61,8 +62,7 @@ class FusedBackbone:
         hidden = hidden.flatten(0, 1)
         for layer in self.layers:
             hidden = layer.output(_attend(layer, hidden, turns, layout)).add_(hidden)
-            gate, up = layer.gate_up(layer.before_mlp(hidden)).chunk(2, dim=-1)
-            hidden = layer.down(layer.activation(gate).mul_(up)).add_(hidden)
+            hidden = layer.down(layer.gated(layer.before_mlp(hidden))).add_(hidden)
         return self.norm(hidden)
 
 
@@ -115,10 +115,19 @@ def _layer(layer: Any, kind: str) -> _Layer:
         key_norm=_norm(attention.k_norm) if has_norms else None,
         output=_product(attention.o_proj, kind),
         before_mlp=_norm(layer.post_attention_layernorm),
-        gate_up=_joined([mlp.gate_proj, mlp.up_proj], kind),
-        activation=mlp.act_fn,
+        gated=_gated(mlp, kind),
         down=_product(mlp.down_proj, kind),
     )
+
+
+def _gated(mlp: Any, kind: str) -> Product:
+    """The activation of one product times another (arXiv:2002.05202)."""
+    activation: Callable[[Tensor], Tensor] = mlp.act_fn
+    if kind == "laid_out" and isinstance(activation, nn.SiLU | SiLUActivation):
+        (gate, gate_bias), (up, up_bias) = weight_and_bias(mlp.gate_proj), weight_and_bias(mlp.up_proj)
+        return laid_out_gated(gate, up, (gate_bias, up_bias))
+    gate_of, up_of = _product(mlp.gate_proj, kind), _product(mlp.up_proj, kind)
+    return lambda x: activation(gate_of(x)).mul_(up_of(x))
 
 
 def _norm(module: Any) -> Norm:

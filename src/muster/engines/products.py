@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,7 @@ from transformers.pytorch_utils import Conv1D
 from muster.converted import cache_folder
 from muster.errors import CheckpointError
 from muster.files import make_folder, write_atomic
+from muster.frozen import has_onednn, lay_out, multiply
 from muster.memory import available_bytes
 
 Product = Callable[[Tensor], Tensor]
@@ -54,10 +55,17 @@ def turned(weight: Tensor, bias: Tensor | None) -> Product:
 
 def laid_out(weight: Tensor, bias: Tensor | None) -> Product:
     """The product on a copy of the weight in oneDNN's own layout."""
-    copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+    copy = lay_out(weight)
+    return lambda x: multiply(x, copy, bias)
+
+
+def laid_out_gated(gate: Tensor, up: Tensor, biases: tuple[Tensor | None, Tensor | None]) -> Product:
+    """`silu(x @ gate.T) * (x @ up.T)`, the activation and the multiplication inside the products."""
+    gates, ups = lay_out(gate), lay_out(up)
 
     def product(x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, copy, bias, "none", [], "")
+        opened = torch.ops.mkldnn._linear_pointwise(x, gates, biases[0], "swish", [], "")
+        return torch.ops.mkldnn._linear_pointwise.binary(x, opened, ups, biases[1], "mul")
 
     return product
 
@@ -113,11 +121,18 @@ def choose(modules: Iterable[nn.Module], num_rows: int) -> Choice:
 
 def kinds_here() -> list[str]:
     """The kinds that this torch can compute."""
-    operations = ("_linear_pointwise", "_reorder_linear_weight")
-    has_onednn = torch.backends.mkldnn.is_available() and all(
-        hasattr(torch.ops.mkldnn, name) for name in operations
-    )
-    return [kind for kind in KINDS if kind != "laid_out" or has_onednn]
+    return [kind for kind in KINDS if kind != "laid_out" or has_onednn()]
+
+
+def should_lay_out(modules: Iterable[nn.Module]) -> bool:
+    """Whether training gains by copies of the frozen ones of these layers, and has room for two of each."""
+    weights = [weight for module in modules if (weight := own_weight(module)) is not None]
+    frozen = [weight for weight in weights if not weight.requires_grad]
+    if sum(weight.numel() for weight in frozen) < LARGE or not has_onednn():
+        return False
+    if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in frozen):
+        return False
+    return 2 * sum(weight.nbytes for weight in frozen) <= SHARE * available_bytes(torch.device("cpu"))
 
 
 def remembered(weights: Sequence[Tensor], num_rows: int, kinds: Sequence[str]) -> Choice:
@@ -244,7 +259,8 @@ def linear_layers(*roots: nn.Module) -> list[nn.Module]:
 def own_weight(module: nn.Module) -> Tensor | None:
     """[O I] of a linear layer, of the layer below where it has an adapter; None for anything else."""
     if isinstance(module, LoraLinear):
-        plain = not module.merged and not any(module.use_dora.values())
+        has_bias = any(layer.bias is not None for layer in module.lora_B.values())
+        plain = not module.merged and not any(module.use_dora.values()) and not has_bias
         return own_weight(module.get_base_layer()) if plain else None
     if type(module) is nn.Linear:
         return module.weight
@@ -257,11 +273,10 @@ def weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     assert weight is not None, type(module)
     base = module.get_base_layer() if isinstance(module, LoraLinear) else module
     bias = base.bias if isinstance(base.bias, Tensor) else None
-    if isinstance(module, LoraLinear):
-        deltas = [] if module.disable_adapters else list(map(module.get_delta_weight, module.active_adapters))
-        if isinstance(base, Conv1D):
-            deltas = [delta.t() for delta in deltas]
-        weight = sum(deltas, start=weight)
+    if isinstance(module, LoraLinear) and not module.disable_adapters:
+        for name in module.active_adapters:
+            down, up = (cast(Tensor, layers[name].weight) for layers in (module.lora_A, module.lora_B))
+            weight = torch.addmm(weight, up, down, alpha=module.scaling[name])
     return weight, bias
 
 
@@ -271,13 +286,17 @@ def replaced(modules: Iterable[nn.Module], kind: str) -> Generator[None]:
 
     An adapter's layer becomes one product: its weights are added up for as long as this lasts.
     """
-    changed: list[nn.Module] = []
+    before: list[tuple[nn.Module, Product | None]] = []
     try:
         for module in modules if kind != "linear" else ():
             product = KINDS[kind](*weight_and_bias(module))
-            changed.append(module)
+            before.append((module, vars(module).get("forward")))
             module.forward = product
         yield
     finally:
-        for module in changed:
-            del module.forward
+        for module, forward in before:
+            if forward is None:
+                del module.forward
+            else:
+                # One of our own, for training.
+                module.forward = forward

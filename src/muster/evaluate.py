@@ -35,7 +35,7 @@ class Evaluation:
         keys = [StreamKey(self.seed, 0, slot, 0) for slot in range(len(self.items))]
         inner = Clock(lambda phase, done, total: clock.progress("eval", done, total))
         with clock.phase("eval"):
-            groups = collector.collect(self.items, keys, self.sampling, inner)
+            groups = collector.collect(self.items, keys, self.sampling, inner, step=step)
         noted = collector.take_noted()
         metrics = noted.beside(metrics_of(groups), prefix="eval_")
         return EvalReport(step=step, groups=tuple(groups), metrics=metrics, extras=noted.extras)

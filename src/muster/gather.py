@@ -72,8 +72,13 @@ class Collector:
         keys: Sequence[StreamKey],
         sampling: Sampling,
         clock: Clock,
+        *,
+        step: int | None = None,
     ) -> list[Group]:
-        """A graded group per item, in order."""
+        """A graded group per item, in order.
+
+        `step` is the run's that rewards are told of; without it, the one that the keys name.
+        """
         prompts = [Prompt(ids=item.ids, key=key) for item, key in zip(items, keys, strict=True)]
         with clock.phase("sample"):
             completions = self.engine.generate(prompts, sampling)
@@ -83,7 +88,8 @@ class Collector:
             for completion in members
         ]
         with clock.phase("score"):
-            scores = self.grader.grade(requests, step=keys[0].step, num_steps=self.num_steps)
+            told = keys[0].step if step is None else step
+            scores = self.grader.grade(requests, step=told, num_steps=self.num_steps)
         graded = iter(zip(requests, scores, strict=True))
         return [
             Group(

@@ -346,3 +346,13 @@ def test_held_out_completions_count_in_what_stands_in_the_way():
     assert len(held_out(before).groups) == 2
     # 2 prompts of 4 completions in the step, 2 of 2 held out.
     assert "all 12 rollouts of 4 prompts got the same reward, 1" in " ".join(first.warnings)
+
+
+def test_rewards_are_told_the_step_that_is_evaluated():
+    def step(completion, trainer_state):
+        return float(trainer_state.global_step)
+
+    reports = [report.eval for report in train(toy_run(reward=step, num_held_out=2)) if report.eval]
+    assert [report.metrics["eval_reward"] for report in reports] == [0, 1, 2, 3]
+    # What is drawn is the same each time.
+    assert len({tuple(group.prompt.key for group in report.groups) for report in reports}) == 1

@@ -36,7 +36,8 @@ Json = Annotated[bool, about("Print JSON instead of text.", "--json")]
 def gather_overrides(tokens: Sequence[str]) -> list[str]:
     """The tokens with each `--section.key value` as `--section.key section.key=value`.
 
-    A setting without a value is switched on: `--model.gradient_checkpointing`.
+    A setting without a value is switched on: `--model.gradient_checkpointing`. ConfigError where it is
+    nothing to switch.
     """
     gathered: list[str] = []
     rest = iter(range(len(tokens)))
@@ -49,11 +50,22 @@ def gather_overrides(tokens: Sequence[str]) -> list[str]:
         if value is None:
             following = tokens[place + 1] if place + 1 < len(tokens) else "--"
             is_switch = following.startswith("--")
-            value = "true" if is_switch else following
+            value = _switched_on(match["path"]) if is_switch else following
             if not is_switch:
                 next(rest)
         gathered.append(f"{_GATHERED}={match['path']}={value}")
     return gathered
+
+
+def _switched_on(path: str) -> str:
+    """What a setting without a value is given."""
+    # Most calls need no field's type, and so none of the configuration.
+    from muster.config.describing import allowed, field_at
+
+    field = field_at(path)
+    if field is not None and field.annotation is not bool:
+        raise ConfigError(f"--{path} has no value; allowed: {allowed(field)}")
+    return "true"
 
 
 def as_mapping(overrides: Sequence[str]) -> dict[str, str]:

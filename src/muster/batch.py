@@ -205,6 +205,14 @@ def micro_batches(
         yield chosen
 
 
+def rows_of_share(batch: Batch, number: int, count: int) -> list[int]:
+    """The rows of one of so many shares: neighbours, and about as many tokens as any other."""
+    lengths = batch.lengths.double()
+    middles = lengths.cumsum(0) - lengths / 2
+    places = (middles / lengths.sum().clamp(min=1) * count).long().clamp(max=count - 1)
+    return (places == number).nonzero()[:, 0].tolist()
+
+
 def head_batches(batch: Batch, max_tokens: int) -> Iterator[list[int]]:
     """Row numbers in order, in runs of no more tokens that count than this, or of one row."""
     chosen: list[int] = []

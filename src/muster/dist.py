@@ -1,33 +1,218 @@
-"""Sums over ranks; with one process there is nothing to add and nothing to set up.
+"""Ranks: processes that train one policy together, as torchrun, accelerate or Slurm start them.
 
-torch.distributed counts as in use once the launcher's process group is initialised.
+Every rank makes every decision, from the same numbers; what is divided among them is sampling, grading,
+and the forward and backward passes. So nothing that a step decides depends on how many ranks there are,
+and what is sent is what was computed: completions with their scores, logprobs, and gradients.
+
+With one process there is nothing to set up, to send or to wait for. torch is imported where there is
+more than one.
 """
 
-import torch.distributed as dist
-from torch import Tensor
+import json
+import os
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from muster.errors import ConfigError, RankError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Result = TypeVar("Result")
+
+PATIENCE = timedelta(days=1)
+"""How long a rank waits for another that is alive; one that is gone is noticed at once."""
 
 
-def sum_over_ranks(values: Tensor) -> Tensor:
+def is_launched() -> bool:
+    """Whether a launcher started this process as one of several."""
+    return _number("WORLD_SIZE", 1) > 1
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    if not text.isdigit():
+        raise ConfigError(
+            f"the environment variable {name} is {text!r} instead of a whole number. A launcher such as "
+            "torchrun sets it; unset it to train in one process."
+        )
+    return int(text)
+
+
+@contextmanager
+def joined() -> Generator[None]:
+    """Meets the other ranks for as long as this lasts; nothing where there are none, or they have met."""
+    if not is_launched() or _is_running():
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank())
+    try:
+        meeting, number, count = next(rendezvous("env://", timeout=PATIENCE))
+        # A launcher that starts ranks again gives them the store of those before, addresses and all.
+        attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", meeting)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            store=attempt,
+            rank=number,
+            world_size=count,
+            timeout=PATIENCE,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but the ranks can't meet: {error}. Start them by one "
+            "torchrun, accelerate launch or srun, which set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."
+        ) from error
+    try:
+        yield
+    finally:
+        # Whoever still waits for this rank is told by the closed connection.
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """Which of the processes this one is, counted from 0."""
+    if not _is_running():
+        return 0
+    import torch.distributed as dist
+
+    return dist.get_rank()
+
+
+def is_first() -> bool:
+    """Whether this is the rank that writes."""
+    return rank() == 0
+
+
+def local_rank() -> int:
+    """Which of its machine's processes this one is."""
+    return _number("LOCAL_RANK", 0)
+
+
+def local_size() -> int:
+    """How many of the processes run on this machine."""
+    return max(1, _number("LOCAL_WORLD_SIZE", 1))
+
+
+def world_size() -> int:
+    """How many processes train together."""
+    if not _is_running():
+        return 1
+    import torch.distributed as dist
+
+    return dist.get_world_size()
+
+
+def _is_running() -> bool:
+    # Nobody has met before torch was imported.
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized()
+
+
+def share(count: int) -> range:
+    """The part of `count` things that is this rank's: neighbours, as many as any other has, or one more."""
+    me, ranks = rank(), world_size()
+    return range(count * me // ranks, count * (me + 1) // ranks)
+
+
+def exchange(work: Callable[[], object]) -> list[object]:
+    """What the work gave on every rank, by rank; as JSON keeps it.
+
+    Where it fails on one rank all of them raise: that one its own error, the others RankError.
+    """
+    if world_size() == 1:
+        return [work()]
+    failure: Exception | None = None
+    try:
+        sent = {"gave": work()}
+    except Exception as error:
+        failure, sent = error, {"failed": f"{type(error).__name__}: {error}"}
+    everyone = [json.loads(content) for content in _all_gather(json.dumps(sent).encode())]
+    if failure is not None:
+        raise failure
+    for number, received in enumerate(everyone):
+        if "failed" in received:
+            raise RankError(f"rank {number} failed: {received['failed']}")
+    return [received["gave"] for received in everyone]
+
+
+def together(work: Callable[[], Result]) -> Result:
+    """What the work gave here; every rank does it, and where it fails on one, all stop."""
+    held: list[Result] = []
+    exchange(lambda: held.append(work()))
+    return held[0]
+
+
+def decided_by_first(work: Callable[[], object]) -> object:
+    """What the work gave on rank 0, the only one to do it."""
+    return exchange(lambda: work() if is_first() else None)[0]
+
+
+def _all_gather(content: bytes) -> list[bytes]:
+    """Every rank's bytes."""
+    import torch
+    import torch.distributed as dist
+
+    with _noticing_the_gone():
+        length = torch.tensor([len(content)])
+        lengths = [torch.zeros_like(length) for _ in range(world_size())]
+        dist.all_gather(lengths, length)
+        width = max(int(number) for number in lengths)
+        padded = torch.zeros(width, dtype=torch.uint8)
+        padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        received = [torch.empty_like(padded) for _ in range(world_size())]
+        dist.all_gather(received, padded)
+    return [bytes(part[: int(number)].numpy()) for part, number in zip(received, lengths, strict=True)]
+
+
+def sum_over_ranks(values: "Tensor") -> "Tensor":
     """The sum of every rank's tensor, the same bits on each rank; on one process the tensor itself.
 
     The tensor that was passed in is left as it was. All ranks must call with one shape and dtype.
     """
     if world_size() == 1:
         return values
+    import torch.distributed as dist
+
     total = values.detach().clone()
-    dist.all_reduce(total)
+    with _noticing_the_gone():
+        dist.all_reduce(total)
     return total
 
 
-def rank() -> int:
-    """Which of the processes this one is, counted from 0."""
-    return dist.get_rank() if _is_running() else 0
+def add_gradients(params: Sequence["Tensor"]) -> None:
+    """Each parameter's gradient becomes the sum of all ranks'; it stays None where no rank has one."""
+    if world_size() == 1:
+        return
+    import torch
+    import torch.distributed as dist
+
+    has = sum_over_ranks(torch.tensor([param.grad is not None for param in params], dtype=torch.int32))
+    with _noticing_the_gone():
+        for param, count in zip(params, has.tolist(), strict=True):
+            if count:
+                if param.grad is None:
+                    param.grad = torch.zeros_like(param)
+                dist.all_reduce(param.grad)
 
 
-def world_size() -> int:
-    """How many processes train together."""
-    return dist.get_world_size() if _is_running() else 1
-
-
-def _is_running() -> bool:
-    return dist.is_available() and dist.is_initialized()
+@contextmanager
+def _noticing_the_gone() -> Generator[None]:
+    """A rank that is gone closes its connections: RankError for those that wait for it."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankError(
+            f"another rank is gone, so rank {rank()} stops: what it died of is in its own output "
+            f"({str(error).partition(' This is typically')[0]})"
+        ) from error

@@ -7,6 +7,7 @@ MusterError
 ├── EngineError      (RuntimeError)  sampling failed, or the sampler is not the trainer's policy
 ├── ModelError       (RuntimeError)  a model can't be loaded, adapted or verified
 ├── TrainingError    (RuntimeError)  the update can't go on (non-finite gradients in a row)
+│   └── RankError                    another of the processes that train together failed or is gone
 ├── CheckpointError  (RuntimeError)  a checkpoint or an export can't be written, found or trusted
 └── DiskFullError    (OSError)       a file has no room; gives the bytes needed and free
 
@@ -40,6 +41,10 @@ class ModelError(MusterError, RuntimeError):
 
 class TrainingError(MusterError, RuntimeError):
     """The update can't go on."""
+
+
+class RankError(TrainingError):
+    """Another of the processes that train together failed, or is gone."""
 
 
 class CheckpointError(MusterError, RuntimeError):

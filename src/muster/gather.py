@@ -1,10 +1,11 @@
 """Prompts to groups: sample, decode, grade."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from muster.clock import Clock
+from muster.dist import exchange, share, world_size
 from muster.engines.base import Engine, Sampling
 from muster.records import (
     Completion,
@@ -17,7 +18,8 @@ from muster.records import (
     Score,
     StreamKey,
 )
-from muster.rewards import Grader
+from muster.rewards import Grader, Logged
+from muster.rewards.pool.wire import as_rollout, dump_rollout, dumps, loads, sendable
 from muster.stats import mean_of
 
 
@@ -65,6 +67,8 @@ class Collector:
     """Of the run; rewards in TRL's convention may ask for it."""
     end_ids: frozenset[int]
     """Stop and padding ids: cut from the end of the text that rewards see."""
+    _logged: Logged = field(default_factory=Logged, repr=False)
+    """What rewards noted since it was last taken, on all ranks."""
 
     def collect(
         self,
@@ -75,11 +79,47 @@ class Collector:
         *,
         step: int | None = None,
     ) -> list[Group]:
-        """A graded group per item, in order.
+        """A graded group per item, in order; every rank samples and grades its share of them.
 
         `step` is the run's that rewards are told of; without it, the one that the keys name.
         """
         prompts = [Prompt(ids=item.ids, key=key) for item, key in zip(items, keys, strict=True)]
+        told = keys[0].step if step is None else step
+        rollouts = self._shared(items, prompts, sampling, clock, told)
+        return [
+            Group(
+                id=f"{prompt.key.step}-{prompt.key.slot}-{prompt.key.attempt}",
+                sample=item.sample,
+                prompt=prompt,
+                prompt_text=item.text,
+                rollouts=members,
+            )
+            for item, prompt, members in zip(items, prompts, rollouts, strict=True)
+        ]
+
+    def _shared(
+        self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, step: int
+    ) -> list[tuple[Rollout, ...]]:
+        """Those of all items, of which each rank samples and grades its share."""
+        if world_size() == 1:
+            return self._rollouts(items, prompts, sampling, clock, step)
+        mine = slice(share(len(items)).start, share(len(items)).stop)
+
+        def work() -> str:
+            rollouts = self._rollouts(items[mine], prompts[mine], sampling, clock, step)
+            return _dump(rollouts, self.grader.take_logged())
+
+        everyone = [_load(str(received)) for received in exchange(work)]
+        for _, logged in everyone:
+            self._logged.add(logged)
+        return [members for rollouts, _ in everyone for members in rollouts]
+
+    def _rollouts(
+        self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, step: int
+    ) -> list[tuple[Rollout, ...]]:
+        """Sampled and graded in this process."""
+        if not items:
+            return []
         with clock.phase("sample"):
             completions = self.engine.generate(prompts, sampling)
         requests = [
@@ -88,23 +128,16 @@ class Collector:
             for completion in members
         ]
         with clock.phase("score"):
-            told = keys[0].step if step is None else step
-            scores = self.grader.grade(requests, step=told, num_steps=self.num_steps)
+            scores = self.grader.grade(requests, step=step, num_steps=self.num_steps)
         graded = iter(zip(requests, scores, strict=True))
-        return [
-            Group(
-                id=f"{prompt.key.step}-{prompt.key.slot}-{prompt.key.attempt}",
-                sample=item.sample,
-                prompt=prompt,
-                prompt_text=item.text,
-                rollouts=tuple(_rollout(*next(graded)) for _ in members),
-            )
-            for item, prompt, members in zip(items, prompts, completions, strict=True)
-        ]
+        return [tuple(_rollout(*next(graded)) for _ in members) for members in completions]
 
     def take_noted(self) -> Noted:
         """What rewards noted on the side since the last call."""
-        logged = self.grader.take_logged()
+        logged = Logged()
+        logged.add(self._logged)
+        logged.add(self.grader.take_logged())
+        self._logged.clear()
         means = {name: mean_of(values) for name, values in logged.metrics.items()}
         return Noted(means, dict(logged.extras))
 
@@ -125,6 +158,18 @@ def without_end(ids: Sequence[int], end_ids: Collection[int]) -> list[int]:
     while kept and kept[-1] in end_ids:
         kept.pop()
     return kept
+
+
+def _dump(rollouts: Sequence[Sequence[Rollout]], logged: Logged) -> str:
+    extras = {column: list(map(sendable, values)) for column, values in logged.extras.items()}
+    plain = [list(map(dump_rollout, members)) for members in rollouts]
+    return dumps({"rollouts": plain, "metrics": logged.metrics, "extras": extras})
+
+
+def _load(line: str) -> tuple[list[tuple[Rollout, ...]], Logged]:
+    read = loads(line)
+    rollouts = [tuple(map(as_rollout, members)) for members in read["rollouts"]]
+    return rollouts, Logged(metrics=read["metrics"], extras=read["extras"])
 
 
 def _rollout(request: GradingRequest, score: Score) -> Rollout:

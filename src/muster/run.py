@@ -1,7 +1,7 @@
 """A configuration driven to its end: objects, loop, store, checkpoints, and the exported model."""
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 from muster.assemble import Materials, Say, assemble, load_policy, prepare
 from muster.clock import Progress, unwatched
 from muster.config import Config, fingerprints, minutes_of, to_toml
+from muster.dist import decided_by_first, exchange, is_first, joined, together, world_size
 from muster.doctor import KINDS, Finding, Watch
 from muster.errors import ConfigError
 from muster.export import export_model, form_of, model_card
@@ -22,7 +23,7 @@ from muster.resuming import TakenUp, go_on, taken_up
 from muster.rewards import isolations
 from muster.runstate import Run
 from muster.selfcheck import self_check
-from muster.snapshot import products, restore
+from muster.snapshot import agree, products, restore
 from muster.store import TOKENIZER, RunStore, collect_meta, read_metrics
 from muster.tracing import traced
 
@@ -74,25 +75,64 @@ def run(
     _refuse_unknown(config.run.pause_on)
     folder = folder_of(config)
     with ExitStack() as stack:
-        taken = stack.enter_context(taken_up(folder, config, told.say)) if resume else None
+        stack.enter_context(joined())
+        taken = together(lambda: _taken_up(stack, folder, config, told.say) if resume else None)
         if config.run.threads is not None:
             torch.set_num_threads(config.run.threads)
         told.progress("load", 0, 0)
-        materials = prepare(config, told.say, rewards)
+        materials = together(lambda: prepare(config, told.say, rewards))
         stack.enter_context(closing(materials.grader))
-        store = _open(folder, materials, taken)
-        stack.enter_context(closing(store))
-        stack.enter_context(_failures_noted(store, told.say))
-        _keep_tokenizer(store, materials)
-        policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
-        session = assemble(materials, policy, told.progress)
-        if taken and taken.checkpoint:
-            restore(session, taken.checkpoint)
+        store = together(lambda: _open(folder, materials, taken) if is_first() else None)
+        if store is not None:
+            stack.enter_context(closing(store))
+            stack.enter_context(_failures_noted(store, told.say))
+            _keep_tokenizer(store, materials)
+        session = _session(materials, taken, told)
         told.progress("check", 0, 0)
-        _check(session, config, store, told.say)
+        numbers = together(lambda: self_checked(session))
+        if store is None:
+            yield from _accompany(session, told)
+            return
+        _note_start(session, numbers, store, told.say)
         yield from _drive(session, config, store, told, profile)
         if session.state.step >= session.plan.num_steps:
             _finish(session, materials, store, told)
+
+
+def _taken_up(stack: ExitStack, folder: Path, config: Config, say: Say) -> TakenUp | None:
+    """The run as it was left, on the one rank that writes."""
+    return stack.enter_context(taken_up(folder, config, say)) if is_first() else None
+
+
+def _session(materials: Materials, taken: TakenUp | None, told: Watchers) -> Run:
+    """The objects of the run, as its checkpoint left them; every rank reads the same one."""
+    config = materials.config
+    found = decided_by_first(lambda: str(taken.checkpoint) if taken and taken.checkpoint else None)
+
+    def load() -> Run:
+        policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
+        session = assemble(materials, policy, told.progress)
+        if found is not None:
+            restore(session, Path(str(found)))
+        return session
+
+    session = together(load)
+    agree(session)
+    return session
+
+
+def _accompany(session: Run, told: Watchers) -> Iterator[StepReport]:
+    """The same steps on a rank that writes nothing."""
+    for report in train(session):
+        stops = _all_stop(session, report, told.should_stop())
+        yield report
+        if stops:
+            return
+
+
+def _all_stop(session: Run, report: StepReport, wants: bool) -> bool:
+    """Whether any rank wants to stop after this step, where there is more to come."""
+    return any(exchange(lambda: wants)) and report.step < session.plan.num_steps
 
 
 @contextmanager
@@ -129,6 +169,7 @@ def _open(folder: Path, materials: Materials, taken: TakenUp | None) -> RunStore
     def meta() -> dict[str, object]:
         return collect_meta(sys.argv) | {
             "threads": torch.get_num_threads(),
+            "ranks": world_size(),
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "isolation": isolations(materials.grader.rewards),
             "inputs": taken.inputs if taken is not None else fingerprints(config),
@@ -146,9 +187,8 @@ def _keep_tokenizer(store: RunStore, materials: Materials) -> None:
         store.keep_tokenizer(fast.to_str())
 
 
-def _check(session: Run, config: Config, store: RunStore, say: Say) -> None:
-    """The start-up self-check; its numbers go into the events."""
-    numbers = self_checked(session)
+def _note_start(session: Run, numbers: Mapping[str, float | None], store: RunStore, say: Say) -> None:
+    """Puts the start and the numbers of its self-check into the events."""
     store.append_event(
         "start",
         step=session.state.step,
@@ -203,7 +243,7 @@ def _keep(
         for finding in found:
             store.append_event("finding", step=step, **finding.to_plain())
         pauses = [finding.name for finding in found if finding.name in config.run.pause_on]
-        stops = not is_last and (bool(pauses) or told.should_stop())
+        stops = _all_stop(session, report, bool(pauses) or told.should_stop())
         is_saved = keeper.after(report, is_asked=stops)
         yield report
         for finding in found:

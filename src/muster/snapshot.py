@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
 from muster import checkpoint
 from muster.checkpoint import Checkpoint
+from muster.dist import decided_by_first, exchange, world_size
 from muster.engines.local import LocalEngine
 from muster.engines.products import restored
 from muster.errors import CheckpointError
@@ -40,6 +42,23 @@ def products(session: Run) -> dict[str, object] | None:
     """How the engine computes, where that was chosen at start: each way rounds differently."""
     engine = session.collector.engine
     return engine.choice._asdict() if isinstance(engine, LocalEngine) else None
+
+
+def agree(session: Run) -> None:
+    """Has every rank compute as rank 0 does, and none with a larger budget than another has room for."""
+    if world_size() == 1:
+        return
+    session.budget.tokens = min(int(str(tokens)) for tokens in exchange(lambda: session.budget.tokens))
+
+    def how() -> object:
+        frozen = session.policy.frozen.is_on
+        return {"products": products(session), "frozen": frozen, "threads": torch.get_num_threads()}
+
+    first = cast(dict[str, Any], decided_by_first(how))
+    session.policy.frozen.is_on = bool(first["frozen"])
+    torch.set_num_threads(int(first["threads"]))
+    if isinstance(session.collector.engine, LocalEngine):
+        session.collector.engine.choice = restored(first["products"])
 
 
 def restore(session: Run, path: Path) -> None:

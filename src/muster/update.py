@@ -7,9 +7,9 @@ Axes: B rows (one completion each), T completion positions.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from muster.algo import metrics as sums
 from muster.algo.recipes import Recipe, loss
 from muster.algo.tokens import Tokens, Totals
-from muster.batch import Batch, head_batches, micro_batches
+from muster.batch import Batch, head_batches, micro_batches, rows_of_share
 from muster.clock import Clock
+from muster.dist import add_gradients, exchange, rank, sum_over_ranks, world_size
 from muster.logprobs import chunk_tokens
 from muster.policy import Policy, Scores
 
@@ -63,15 +64,57 @@ class Budget:
 def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Budget) -> Scores:
     """Logprobs and entropies of all rows, without gradient, a micro-batch at a time."""
 
-    def score() -> list[Scores]:
+    def score(mine: Batch) -> _Part:
         with torch.no_grad():
-            return [
-                policy.score(batch.select(rows), temperature=temperature)
-                for rows in micro_batches(batch, budget.tokens, policy.packs, budget.enough)
+            parts = [
+                policy.score(mine.select(rows), temperature=temperature)
+                for rows in micro_batches(mine, budget.tokens, policy.packs, budget.enough)
             ]
+        return _Part(0.0, {}, _joined(policy, mine, parts))
 
-    parts = _within_memory(score, budget)
+    return _in_shares(batch, lambda mine: _within_memory(lambda: score(mine), budget)).scores
+
+
+class _Part(NamedTuple):
+    """What a pass over some rows gave."""
+
+    loss: float
+    stats: Mapping[str, sums.Metric]
+    scores: Scores
+
+
+def _joined(policy: Policy, batch: Batch, parts: Sequence[Scores]) -> Scores:
+    """The scores of micro-batches as those of all rows, of which there may be none."""
+    if not parts:
+        dtype = torch.float64 if next(policy.head.parameters()).dtype == torch.float64 else torch.float32
+        empty = torch.zeros(0, batch.ids.shape[1], dtype=dtype)
+        return Scores(empty, empty)
     return Scores(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
+
+
+def _in_shares(batch: Batch, work: Callable[[Batch], _Part]) -> _Part:
+    """What the work gives for all rows; every rank does its share of them and learns of the rest."""
+    if world_size() == 1:
+        return work(batch)
+    rows = rows_of_share(batch, rank(), world_size())
+    held: list[_Part] = []
+
+    def mine() -> object:
+        held.append(work(batch.select(rows)))
+        return {"loss": held[0].loss, "stats": sums.to_plain(held[0].stats)}
+
+    total = 0.0
+    stats: dict[str, sums.Metric] = {}
+    for received in cast(list[dict[str, Any]], exchange(mine)):
+        total += received["loss"]
+        stats = sums.merge(stats, sums.from_plain(received["stats"]))
+    place = torch.tensor(rows, dtype=torch.long)
+    # Of every row but its own a rank holds zeros, so that the sum is each row's value to the last bit.
+    scores = [
+        sum_over_ranks(values.new_zeros(batch.ids.shape).index_copy(0, place, values))
+        for values in held[0].scores
+    ]
+    return _Part(total, stats, Scores(*scores))
 
 
 def _within_memory(work: Callable[[], Result], budget: Budget) -> Result:
@@ -109,15 +152,18 @@ def update(
     out of memory on a device zeroes the gradients, halves the budget and does the update again: the
     result is the same.
     """
+    threshold = _gate_threshold(policy, batch, objective, budget, clock)
 
-    def accumulate() -> tuple[float, dict[str, sums.Metric], Scores]:
+    def accumulate(mine: Batch) -> _Part:
         optimizer.zero_grad(set_to_none=True)
-        return _accumulate(policy, batch, totals, objective, budget, clock)
+        return _accumulate(policy, mine, totals, objective, threshold, budget, clock)
 
-    total, stats, scores = _within_memory(accumulate, budget)
+    total, stats, scores = _in_shares(batch, lambda mine: _within_memory(lambda: accumulate(mine), budget))
     check(stats)
+    params = [param for _, param in policy.trainable()]
     with clock.phase("optimizer"):
-        norm = _clip([param for _, param in policy.trainable()], max_grad_norm)
+        add_gradients(params)
+        norm = _clip(params, max_grad_norm)
         stepped = math.isfinite(norm) and math.isfinite(total)
         if stepped:
             optimizer.step()
@@ -135,10 +181,15 @@ def _clip(params: list[nn.Parameter], max_norm: float) -> float:
 
 
 def _accumulate(
-    policy: Policy, batch: Batch, totals: Totals, objective: Objective, budget: Budget, clock: Clock
-) -> tuple[float, dict[str, sums.Metric], Scores]:
+    policy: Policy,
+    batch: Batch,
+    totals: Totals,
+    objective: Objective,
+    threshold: float,
+    budget: Budget,
+    clock: Clock,
+) -> _Part:
     """Forward and backward over every micro-batch: the loss, its statistics and the scores."""
-    threshold = _gate_threshold(policy, batch, objective, budget, clock)
     total = 0.0
     stats: dict[str, sums.Metric] = {}
     parts: list[Scores] = []
@@ -151,7 +202,7 @@ def _accumulate(
             stats, sums.token_metrics(tokens, objective.recipe.objective, objective.recipe.correction)
         )
         parts.append(Scores(*(values.cpu() for values in scores)))
-    return total, stats, Scores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+    return _Part(total, stats, _joined(policy, batch, parts))
 
 
 def _pass(

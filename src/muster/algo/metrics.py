@@ -5,8 +5,8 @@ Axes: B rows (one completion each), T completion positions.
 A mean of means is wrong where the parts differ in size, so what is passed on are sums and counts.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -82,6 +82,20 @@ def merge(parts: Mapping[str, Metric], more: Mapping[str, Metric]) -> dict[str, 
     for name, metric in more.items():
         merged[name] = merged[name] + metric if name in merged else metric  # pyright: ignore[reportOperatorIssue]
     return merged
+
+
+_KINDS: Mapping[str, type[Metric]] = {"stat": Stat, "peak": Peak, "effective_size": EffectiveSize}
+
+
+def to_plain(metrics: Mapping[str, Metric]) -> dict[str, list[object]]:
+    """The metrics as numbers under the name of their kind, to be sent to another rank."""
+    names = {kind: name for name, kind in _KINDS.items()}
+    return {name: [names[type(metric)], *astuple(metric)] for name, metric in metrics.items()}
+
+
+def from_plain(plain: Mapping[str, Sequence[object]]) -> dict[str, Metric]:
+    """The metrics that `to_plain` wrote."""
+    return {name: _KINDS[str(kind)](*numbers) for name, (kind, *numbers) in plain.items()}  # type: ignore[arg-type]
 
 
 def values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:

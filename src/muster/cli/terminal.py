@@ -161,6 +161,25 @@ class JsonView:
         print_line(to_json({"step": report.step, **report.metrics, **held_out}))
 
 
+class SilentView:
+    """Shows nothing: one process of several speaks for all."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        """Says nothing."""
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """Shows nothing."""
+
+    def show(self, report: StepReport) -> None:
+        """Shows nothing."""
+
+
 def step_line(report: StepReport, history: History, num_steps: int | None) -> str:
     """All numbers of a step that a person follows, on one line."""
     metrics = report.metrics

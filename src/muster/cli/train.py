@@ -1,10 +1,13 @@
 """`muster train`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from muster.cli.flags import Json, Overrides, about, as_mapping
 from muster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from muster.config import Config
 
 
 def train(
@@ -38,23 +41,37 @@ def train(
     muster train --model.path smollm2-135m-instruct --data.path prompts.csv --reward.use grade.py:reward
     ```
     """
+    from muster.config import load
+    from muster.dist import decided_by_first, joined
+
+    # Where several processes train together they meet first, and one of them names the run.
+    with joined():
+        config = load(source_of(file), as_mapping(overrides))
+        if config.run.name is None:
+            if requeue:
+                raise ConfigError(
+                    "--requeue needs a name: the same command finds its run by it. Set --run.name."
+                )
+            name = str(decided_by_first(lambda: _choose_name(config, file, resume=resume)))
+            config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
+        folder = Path(config.run.dir) / str(config.run.name)
+        goes_on = resume or (requeue and bool(decided_by_first(folder.exists)))
+        return _watched(config, folder, resume=goes_on, requeue=requeue, profile=profile, json=json)
+
+
+def _watched(
+    config: "Config", folder: Path, *, resume: bool, requeue: bool, profile: bool, json: bool
+) -> int:
+    """Trains, shows how it goes, and returns the exit code; of several processes the first speaks."""
     from muster.cli.findings import Pausing
     from muster.cli.outcome import print_outcome
     from muster.cli.output import PatientConsole
     from muster.cli.stopping import Stopping
-    from muster.cli.terminal import JsonView, TrainView
-    from muster.config import load
-    from muster.store import choose_name, was_stopped
+    from muster.cli.terminal import JsonView, SilentView, TrainView
+    from muster.dist import is_first
+    from muster.store import was_stopped
 
-    config = load(source_of(file), as_mapping(overrides))
-    if config.run.name is None:
-        if requeue:
-            raise ConfigError("--requeue needs a name: the same command finds its run by it. Set --run.name.")
-        name = choose_name(Path(config.run.dir), _stem(file), resume=resume)
-        config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
-    folder = Path(config.run.dir) / str(config.run.name)
-    goes_on = resume or (requeue and folder.exists())
-    view = JsonView() if json else TrainView(config)
+    view = SilentView() if not is_first() else JsonView() if json else TrainView(config)
     # After the configuration is known to be right: this waits for torch.
     with view, Stopping(view.say, requeue=requeue) as stopping:
         view.progress("load", 0, 0)
@@ -62,11 +79,17 @@ def train(
 
         pausing, asks = Pausing(config.run.pause_on, view.say), stopping.is_requested
         watchers = Watchers(say=view.say, progress=view.progress, should_stop=asks, found=pausing.take)
-        for report in run(config, resume=goes_on, watchers=watchers, profile=profile):
+        for report in run(config, resume=resume, watchers=watchers, profile=profile):
             view.show(report)
-    if not json:
+    if is_first() and not json:
         print_outcome(folder, PatientConsole())
     return (stopping.exit_code or pausing.exit_code) if was_stopped(folder) else 0
+
+
+def _choose_name(config: "Config", file: Path | None, *, resume: bool) -> str:
+    from muster.store import choose_name
+
+    return choose_name(Path(config.run.dir), _stem(file), resume=resume)
 
 
 def _stem(file: Path | None) -> str:

@@ -61,6 +61,18 @@ class Logged:
         """Notes one value for each completion of the batch."""
         self.extras.setdefault(str(column), []).extend(deepcopy(list(values)))
 
+    def add(self, more: "Logged") -> None:
+        """Notes what was noted elsewhere, behind what is there."""
+        for name, numbers in more.metrics.items():
+            self.metrics.setdefault(name, []).extend(numbers)
+        for column, values in more.extras.items():
+            self.extras.setdefault(column, []).extend(values)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.metrics.clear()
+        self.extras.clear()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from muster.dist import local_size
 from muster.errors import ConfigError, RewardError
 from muster.nearest import did_you_mean
 from muster.records import GradingRequest, Score
@@ -162,9 +163,9 @@ class PoolGrader:
 
 
 def default_workers() -> int:
-    """Four, or as many as there are processors for this process."""
+    """Four, or as many as there are processors for this process; divided among the ranks of a machine."""
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(4, here)
+    return max(1, min(4, here) // local_size())
 
 
 def _close(crews: Sequence[Crew], owner: int) -> None:

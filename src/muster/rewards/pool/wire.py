@@ -8,11 +8,13 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-from muster.records import Completion, GradingRequest, Sample
+from muster.records import Completion, GradingRequest, Rollout, Sample, Score
 
 TAG = "$muster"
 """Key of an object that stands for a value of another type."""
 
+_SHOWN_CHARS = 200
+"""Of a value that has no form here."""
 _MAX_PLAIN_BITS = 10_000
 """Longer whole numbers go as hexadecimal text: Python refuses to read that many decimal digits."""
 
@@ -29,6 +31,15 @@ def dumps(value: object) -> str:
 def loads(line: bytes | str) -> Any:
     """The value of a line that `dumps` wrote; arrays come back as lists, the rest as it was."""
     return json.loads(line, object_hook=_untagged)
+
+
+def sendable(value: object) -> object:
+    """The value, or a short text of one that has no form on the wire."""
+    try:
+        dumps(value)
+    except (UnsendableError, ValueError, RecursionError):
+        return f"{type(value).__name__} {ascii(value)[:_SHOWN_CHARS]}"
+    return value
 
 
 def dump_sample(sample: Sample) -> str:
@@ -75,6 +86,37 @@ def as_request(read: Mapping[str, Any]) -> GradingRequest:
         ),
         text=read["text"],
         plain_text=read["plain_text"],
+    )
+
+
+def dump_rollout(rollout: Rollout) -> object:
+    """The rollout as plain values, all of it."""
+    completion, score = rollout.completion, rollout.score
+    return {
+        "ids": list(completion.ids),
+        "sampler_logprobs": list(completion.sampler_logprobs),
+        "finish_reason": completion.finish_reason,
+        "version": completion.version,
+        "kept": None if completion.kept is None else [list(ids) for ids in completion.kept],
+        "text": rollout.text,
+        "value": score.value,
+        "parts": dict(score.parts),
+        "failures": dict(score.failures),
+    }
+
+
+def as_rollout(read: Mapping[str, Any]) -> Rollout:
+    """The rollout of these plain values."""
+    return Rollout(
+        completion=Completion(
+            ids=tuple(read["ids"]),
+            sampler_logprobs=tuple(read["sampler_logprobs"]),
+            finish_reason=read["finish_reason"],
+            version=read["version"],
+            kept=None if read["kept"] is None else tuple(map(tuple, read["kept"])),
+        ),
+        text=read["text"],
+        score=Score(value=read["value"], parts=read["parts"], failures=read["failures"]),
     )
 
 

@@ -18,10 +18,8 @@ from muster.records import GradingRequest
 from muster.rewards.calling import Failure, Logged, Surroundings, TrainerState, Verdict, verdicts
 from muster.rewards.loading import load_named
 from muster.rewards.pool.channel import LINE_LOST, MAX_REPLY_BYTES
-from muster.rewards.pool.wire import UnsendableError, as_request, dumps, loads
+from muster.rewards.pool.wire import as_request, dumps, loads, sendable
 from muster.rewards.reward import Origin, Reward
-
-_SHOWN_CHARS = 200
 
 
 def work(line: socket.socket, rewards: Mapping[str, Reward]) -> None:
@@ -99,7 +97,7 @@ def _called(message: Mapping[str, Any], reward: Reward) -> str:
     around = Surroundings(state=state, logged=logged, limit_s=message["limit_s"])
     _seed(reward, requests, message["step"])
     given = verdicts(reward, requests, around)
-    extras = {column: [_sendable(value) for value in values] for column, values in logged.extras.items()}
+    extras = {column: [sendable(value) for value in values] for column, values in logged.extras.items()}
     answer = {
         "id": message["id"],
         "verdicts": [_plain(verdict) for verdict in given],
@@ -115,15 +113,6 @@ def _called(message: Mapping[str, Any], reward: Reward) -> str:
 
 def _plain(verdict: Verdict) -> object:
     return {"failure": verdict.reason} if isinstance(verdict, Failure) else verdict
-
-
-def _sendable(value: object) -> object:
-    """The value, or a short text of one that has no form on the wire."""
-    try:
-        dumps(value)
-    except (UnsendableError, ValueError, RecursionError):
-        return f"{type(value).__name__} {ascii(value)[:_SHOWN_CHARS]}"
-    return value
 
 
 def _seed(reward: Reward, requests: Sequence[GradingRequest], step: int) -> None:

@@ -199,7 +199,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         items=materials.items,
         draw=make_draw(config, materials.items),
         sampling=sampling,
-        judge=make_judge(config, recipe, materials.grader.rewards),
+        judge=make_judge(config, recipe, weights_of(materials.grader.rewards)),
         objective=Objective(
             recipe=recipe,
             temperature=sampling.temperature,
@@ -296,8 +296,13 @@ def make_evaluation(config: Config, items: Sequence[Item], sampling: Sampling, n
     )
 
 
-def make_judge(config: Config, recipe: Recipe, rewards: tuple[Reward, ...]) -> Judge:
-    """How rewards become advantages."""
+def weights_of(rewards: Sequence[Reward]) -> dict[str, float]:
+    """What each reward counts in the sum, by name."""
+    return {reward.name: reward.weight for reward in rewards}
+
+
+def make_judge(config: Config, recipe: Recipe, weights: dict[str, float]) -> Judge:
+    """How rewards, whose weights go by name, become advantages."""
     truncated = config.algo.truncated or recipe.truncated
     limit = config.sampling.max_tokens
     zone = config.algo.overlong_zone or max(1, limit // 5)
@@ -305,7 +310,7 @@ def make_judge(config: Config, recipe: Recipe, rewards: tuple[Reward, ...]) -> J
     return Judge(
         advantage=recipe.advantage,
         combine=combine,
-        weights={reward.name: reward.weight for reward in rewards},
+        weights=weights,
         mask_truncated=truncated == "mask",
         overlong=(limit, zone) if truncated == "penalize" else None,
     )

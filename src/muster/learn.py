@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from muster.algo import metrics as sums
@@ -14,8 +16,8 @@ from muster.errors import TrainingError
 from muster.judge import Verdict
 from muster.proof import prove, refuse_mismatch
 from muster.records import Group, Trace
-from muster.runstate import Run
-from muster.update import Updated, score_in_parts, update
+from muster.runstate import Plan, Run
+from muster.update import Objective, Updated, score_in_parts, update
 
 
 class Lessons:
@@ -26,12 +28,7 @@ class Lessons:
         self.groups = groups
         self.verdict = verdict
         here = present(groups)
-        teaches = verdict.signal[:, None] | bool(run.objective.kl_coef or run.objective.entropy_coef)
-        # A completion without tokens has nothing to learn, and no place in the divisors.
-        self.counts = verdict.counts[here] & (batch.lengths > 0)
-        """[rollouts] in the loss, or in its totals."""
-        self.rows = (self.counts & teaches.expand_as(here)[here]).nonzero()[:, 0].tolist()
-        """Rollouts that are sent through the update: the rest has no gradient."""
+        self.counts, self.rows = taking_part(groups, batch, verdict, run.objective)
         advantages = verdict.advantages[here].to(batch.advantages.dtype)
         self.batch = replace(batch, advantages=advantages).select(self.rows)
         self.results: list[Updated] = []
@@ -64,18 +61,9 @@ class Lessons:
                 )
             self.batch = replace(self.batch, old_logprobs=old.logprobs)
         for number in range(plan.passes):
-            for members in self._minibatches(step, number):
+            for members in minibatches(self.counts, plan, step, number):
                 self._update(members)
                 state.updates += 1
-
-    def _minibatches(self, step: int, number: int) -> Iterator[list[int]]:
-        """Rollouts that count, shuffled anew for every pass, each once."""
-        counting = self.counts.nonzero()[:, 0].numpy()
-        if self.run.plan.minibatches > 1:
-            seed = np.random.SeedSequence([self.run.plan.seed, step, number])
-            counting = np.random.Generator(np.random.Philox(seed)).permutation(counting)
-        for members in np.array_split(counting, self.run.plan.minibatches):
-            yield sorted(members.tolist())
 
     def _update(self, members: list[int]) -> None:
         run, state = self.run, self.run.state
@@ -167,6 +155,34 @@ class Lessons:
             for name, values in computed.items()
             if values is not None
         }
+
+
+class TakingPart(NamedTuple):
+    """Which rollouts of a step an update sees."""
+
+    counts: Bool[Tensor, " B"]
+    """In the loss, or in its totals."""
+    rows: list[int]
+    """Sent through the update: the rest has no gradient."""
+
+
+def taking_part(groups: Sequence[Group], batch: Batch, verdict: Verdict, objective: Objective) -> TakingPart:
+    """The rollouts, numbered as the batch's rows, that count, and those among them that teach."""
+    here = present(groups)
+    teaches = verdict.signal[:, None] | bool(objective.kl_coef or objective.entropy_coef)
+    # A completion without tokens has nothing to learn, and no place in the divisors.
+    counts = verdict.counts[here] & (batch.lengths > 0)
+    return TakingPart(counts, (counts & teaches.expand_as(here)[here]).nonzero()[:, 0].tolist())
+
+
+def minibatches(counts: Bool[Tensor, " B"], plan: Plan, step: int, number: int) -> Iterator[list[int]]:
+    """Rollouts that count, shuffled anew for every pass (`number`, from 0), each once."""
+    counting = counts.nonzero()[:, 0].numpy()
+    if plan.minibatches > 1:
+        seed = np.random.SeedSequence([plan.seed, step, number])
+        counting = np.random.Generator(np.random.Philox(seed)).permutation(counting)
+    for members in np.array_split(counting, plan.minibatches):
+        yield sorted(members.tolist())
 
 
 def add_reference(run: Run, batch: Batch) -> Batch:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from muster.algo.kl import KL
 from muster.algo.ratios import sequence_sum
 from muster.batch import Batch, Row, collate
 from muster.engines.base import Sampling
@@ -81,7 +82,8 @@ def take_step(run: Run) -> StepReport:
     batch = whole_batch(groups)
     if run.plan.kl_in_reward:
         batch = add_reference(run, batch)
-    verdict = run.judge(groups, _kl_penalty(run, groups, batch))
+    penalty = kl_penalty(groups, batch, run.objective.recipe.kl, run.plan.kl_in_reward)
+    verdict = run.judge(groups, penalty)
     lessons = Lessons(run, groups, batch, verdict)
     lessons.learn(step)
     sync(run, step)
@@ -175,13 +177,13 @@ def whole_batch(groups: Sequence[Group]) -> Batch:
     return collate([group.prompt.ids for group in groups], rows)
 
 
-def _kl_penalty(run: Run, groups: Sequence[Group], batch: Batch) -> Tensor | None:
-    """[P G] coefficient times each completion's KL estimate, summed over its tokens."""
-    if not run.plan.kl_in_reward or batch.ref_logprobs is None:
+def kl_penalty(groups: Sequence[Group], batch: Batch, kl: KL, coef: float) -> Tensor | None:
+    """[P G] coefficient times each completion's KL estimate, summed over its tokens; None where it is off."""
+    if not coef or batch.ref_logprobs is None:
         return None
     sampled = batch.sampler_logprobs
-    estimate = run.objective.recipe.kl(sampled, batch.ref_logprobs, sampled)
-    per_row = run.plan.kl_in_reward * sequence_sum(estimate, batch.mask).squeeze(1)
+    estimate = kl(sampled, batch.ref_logprobs, sampled)
+    per_row = coef * sequence_sum(estimate, batch.mask).squeeze(1)
     width = max(len(group.rollouts) for group in groups)
     table = torch.zeros(len(groups), width, dtype=per_row.dtype)
     return table.masked_scatter(present(groups), per_row)

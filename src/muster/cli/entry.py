@@ -24,6 +24,7 @@ from muster.cli.flags import gather_overrides
 from muster.cli.generate import generate
 from muster.cli.init import init
 from muster.cli.push import push
+from muster.cli.regrade import regrade
 from muster.cli.reward import try_out
 from muster.cli.runs import runs
 from muster.cli.show import show
@@ -51,6 +52,7 @@ VERBS = {
     "view": view,
     "doctor": doctor,
     "compare": compare,
+    "regrade": regrade,
     "config": config,
     "init": init,
 }

@@ -36,7 +36,7 @@ def regrade(
     muster regrade demo-1 --recipe dr_grpo
     muster regrade demo-1 --reward grade.py:stricter --steps 1-20
     muster regrade demo-1 --reward.weights "[1.0, 0.2]"
-    muster regrade demo-1 --algo.objective.high 0.28
+    muster regrade demo-1 --algo.objective clip --algo.objective.high 0.28
     ```
     """
     from muster.cli.inspector import parse_steps

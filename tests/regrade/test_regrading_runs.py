@@ -175,7 +175,9 @@ def test_a_column_that_was_not_recorded_is_named(recorded: Recorded):
         ({"reward__weights": "[1.0]"}, r"reward.weights"),
     ],
 )
-def test_what_stored_rollouts_can_t_answer_is_refused(settings: dict[str, str], said: str, recorded: Recorded):
+def test_what_stored_rollouts_can_t_answer_is_refused(
+    settings: dict[str, str], said: str, recorded: Recorded
+):
     with pytest.raises(ConfigError, match=said):
         regraded(recorded("clipped"), **settings)
 

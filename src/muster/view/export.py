@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from muster.errors import ConfigError, MusterError
 from muster.store import Line
+from muster.view.regrades import regrade_answers
 from muster.view.run_view import RunView
 from muster.view.server import PAGE, PLOTLY, packed, page_files
 from muster.view.sources import find_sources
@@ -67,6 +68,7 @@ def _add_run(answers: dict[str, object], run: RunView, steps: Sequence[range] | 
         ]
     answers[path] = {**info, **kept}
     answers[f"{path}/curves"] = run.curves(0, -1)
+    answers.update(regrade_answers(run.source, path, kept["sample_steps"]))
     return len(kept["sample_steps"])
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from muster.errors import MusterError
 from muster.store import to_json
 from muster.view.guard import LOOPBACK, Guard
+from muster.view.regrades import regrade_list, regrade_view, regraded_step
 from muster.view.run_view import RunView
 from muster.view.sources import find_sources
 
@@ -101,12 +102,20 @@ def _tokens(run: RunView, request: Request) -> object:
     return run.tokens(place["step"], place["row"], held_out=_is_held_out(request))
 
 
+def _regraded(run: RunView, request: Request) -> object:
+    place = request.path_params
+    return regraded_step(run.source, place["regrade"], place["step"])
+
+
 QUESTIONS: dict[str, Callable[[RunView, Request], object]] = {
     "": _info,
     "/curves": _curves,
     "/steps/{step:int}": _groups,
     "/steps/{step:int}/groups/{group:int}": _group,
     "/steps/{step:int}/rollouts/{row:int}": _tokens,
+    "/regrades": lambda run, _: regrade_list(run.source),
+    "/regrades/{regrade}": lambda run, request: regrade_view(run.source, request.path_params["regrade"]),
+    "/regrades/{regrade}/steps/{step:int}": _regraded,
 }
 """By path below a run, what it asks."""
 

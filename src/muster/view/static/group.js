@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { COLOURS, legendOf, rangeOf } from "./colours.js";
 import { h, replace, svg } from "./dom.js";
 import { number, plural, signed } from "./format.js";
+import { regradedLine, regradedRows } from "./regraded.js";
 import { go, link, state } from "./state.js";
 import { differences, hideTip, TokenText } from "./tokens.js";
 
@@ -31,6 +32,7 @@ export class GroupView {
     let found;
     try {
       found = await ask(this.path(step, `groups/${line.group}`), { held_out: state().held });
+      this.regraded = await regradedRows(step);
     } catch (error) {
       if (key === this.key) replace(this.container, h("p", { class: "problem", role: "alert" }, error.message));
       return;
@@ -132,6 +134,7 @@ export class GroupView {
         ended ? h("span", { class: "flag truncated" }, ended) : null,
         rollout.reward !== null && rollout.reward !== rollout.score ? h("span", { class: "note" }, `with penalties ${number(rollout.reward)}`) : null),
       parts.length > 1 ? h("p", { class: "parts" }, parts.map(([name, value]) => h("span", {}, name, " ", h("b", {}, number(value))))) : null,
+      regradedLine(this.regraded, this.found.group, rollout.index),
       Object.entries(rollout.failures).map(([name, why]) => h("p", { class: "problem" }, `${name}: ${why}`)),
       text.plain(),
       rollout.left_off ? h("p", { class: "note" }, `${plural(rollout.left_off, "character")} more are not shown.`) : null);

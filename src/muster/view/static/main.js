@@ -8,6 +8,7 @@ import { duration } from "./format.js";
 import { askForStep, listenToKeys, showKeys } from "./keys.js";
 import { overview } from "./overview.js";
 import { nextTheme, takeTheme } from "./palette.js";
+import { RegradesView } from "./regrades.js";
 import { drawRuns } from "./runlist.js";
 import { SamplesView } from "./samples.js";
 import { fresh, nearest } from "./series.js";
@@ -16,7 +17,7 @@ import { go, link, onState, shownRuns, state } from "./state.js";
 
 const POLL_MS = 2000;
 const LIST_EVERY = 5;
-const VIEWS = { curves: CurvesView, samples: SamplesView, setup: SetupView };
+const VIEWS = { curves: CurvesView, samples: SamplesView, regrades: RegradesView, setup: SetupView };
 
 /** What is known about the runs by now. */
 const book = {

@@ -7,7 +7,7 @@ import { stateOf } from "./runlist.js";
 import { go, link, state } from "./state.js";
 
 const SIGNS = { error: "\u2717", finding: "\u25c6", warning: "!" };
-const TABS = [["curves", "Curves"], ["samples", "Samples"], ["setup", "Settings"]];
+const TABS = [["curves", "Curves"], ["samples", "Samples"], ["regrades", "Regrades"], ["setup", "Settings"]];
 const SHOWN_STEPS = 6;
 
 /** Name, state and tabs of a run; above its curves also its numbers and findings. */
@@ -17,7 +17,7 @@ export function overview(info) {
     h("div", { class: "title" }, h("h1", {}, h("bdi", {}, info.name)), stateOf(status), h("span", { class: "note" }, origin(info))),
     info.problem ? h("p", { class: "problem", role: "alert" }, info.problem) : null,
     state().view === "curves" ? [h("dl", { class: "facts" }, facts(info)), findings(info)] : null,
-    h("nav", { class: "tabs", "aria-label": "Views of the run" }, TABS.map(([id, title]) =>
+    h("nav", { class: "tabs", "aria-label": "Views of the run" }, TABS.filter(([id]) => id !== "regrades" || info.kind === "muster").map(([id, title]) =>
       h("a", { href: link(state(), { view: id }), "aria-current": state().view === id ? "page" : null }, title))));
 }
 

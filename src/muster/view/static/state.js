@@ -2,7 +2,7 @@
 
 const DEFAULTS = {
   run: "", with: "", view: "curves", step: "", group: "", held: "", sort: "order", down: "", text: "", flag: "",
-  low: "", high: "", colour: "advantage", part: "", show: "all", ids: "", smooth: "1", from: "", to: "", more: "", find: "",
+  low: "", high: "", colour: "advantage", part: "", show: "all", ids: "", smooth: "1", from: "", to: "", more: "", find: "", regrade: "",
 };
 const listeners = [];
 let current = read();

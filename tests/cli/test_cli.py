@@ -54,6 +54,7 @@ def test_read_only_verbs_never_import_torch(verb: str, recorded: Path, tmp_path:
         "show",
         "doctor",
         "compare",
+        "regrade",
         "config",
         "init",
     ],

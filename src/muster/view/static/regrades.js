@@ -162,7 +162,7 @@ function limits({ failures, left_out: leftOut, notes }) {
 function changed(found, info) {
   if (!found.changed_most.length) return null;
   const titles = ["Rollout", "Score", "after", "Advantage", "after", ""];
-  return [h("h3", {}, "Changed most"), h("table", { class: "regrade" },
+  return [h("h3", { class: "changed" }, "Changed most"), h("table", { class: "regrade" },
     h("thead", {}, h("tr", {}, titles.map((title, at) => (at === 5 ? h("td", {}) : h("th", { scope: "col", class: at ? "figure" : null }, title))))),
     h("tbody", {}, found.changed_most.map((row) => h("tr", {},
       h("td", {}, h("a", { href: link(state(), { ...place(row, found.id), run: info.id }) }, `step ${row.step}, group ${row.group}, #${row.index}`)),

@@ -239,6 +239,35 @@ def test_no_code_is_run_because_a_run_s_folder_names_it(line: str, recorded: Rec
     assert not mark.exists()
 
 
+OBJECTIVE = """def objective(tokens):
+    return -2.0 * tokens.advantages[:, None] * tokens.logprobs
+"""
+
+
+def test_a_run_that_is_trusted_may_name_its_own_functions(recorded: Recorded):
+    folder = recorded("clipped")
+    (folder / "own.py").write_text(OBJECTIVE)
+    config = (folder / "config.toml").read_text()
+    own = config.replace('recipe = "grpo"', 'recipe = "grpo"\nobjective = "own.py:objective"')
+    (folder / "config.toml").write_text(own)
+    settings = {"algo.objective": "reinforce"}
+    found, _ = regrade(folder, Asked(settings=settings, trusts=True), say=lambda text: None)
+    assert found.whole.agreement.cosine == pytest.approx(1.0)
+    assert found.whole.agreement.relative_norm == pytest.approx(0.5)
+
+
+def test_options_of_the_run_s_rewards_are_taken_over_only_where_it_is_trusted(recorded: Recorded):
+    folder = recorded("clipped")
+    config = (folder / "config.toml").read_text()
+    options = "options = { low_bytes = { nothing = 1 } }"
+    (folder / "config.toml").write_text(config.replace("options = {}", options, 1))
+    found, _ = regraded(folder, *OWN)
+    assert found.is_unchanged
+    assert "The run's own options of its rewards are not taken over" in found.notes[0]
+    with pytest.raises(ConfigError, match=r"reward.options.low_bytes.nothing: the reward has no such"):
+        regrade(folder, Asked(rewards=OWN, trusts=True), say=lambda text: None)
+
+
 def test_a_regrade_is_kept_beside_the_rollouts_and_changes_none(recorded: Recorded):
     folder = recorded("clipped")
     before = digests(folder)

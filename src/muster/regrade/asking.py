@@ -67,7 +67,7 @@ def sides_of(folder: Path, asked: Asked) -> Sides:
             "--reward.weights [1.0, 0.5]."
         )
     before = load(folder / CONFIG)
-    flags, notes = _flags(before, typed, asked.trusts)
+    flags, notes = _flags(folder, before, typed, asked.trusts)
     after = load(folder / CONFIG, flags)
     if not asked.trusts:
         _refuse_foreign(before, after, typed)
@@ -120,18 +120,21 @@ def _as_text(rewards: Sequence[str]) -> str | None:
     return rewards[0] if len(rewards) == 1 else toml_value(rewards)
 
 
-def _flags(before: Config, typed: Mapping[str, str], trusts: bool) -> tuple[dict[str, str], list[str]]:
+def _flags(
+    folder: Path, before: Config, typed: Mapping[str, str], trusts: bool
+) -> tuple[dict[str, str], list[str]]:
     """What to put on top of the run's configuration, and what to say about it.
 
-    Other rewards come with their own weights and options, another recipe with its own choices.
+    Other rewards come without the run's weights and options, another recipe without the run's choices.
     """
     flags: dict[str, str] = {}
     notes: list[str] = []
     if "reward.use" in typed:
-        is_same = typed["reward.use"] in (_as_text(before.reward.use), toml_value(before.reward.use))
-        flags |= {} if is_same else {"reward.weights": "null"}
-        if not (is_same and trusts):
-            flags |= dict.fromkeys(("reward.options", "reward.convention", "reward.in_process"), "null")
+        own = dict.fromkeys(("reward.options", "reward.convention", "reward.in_process"), "null")
+        bare = {**own, "reward.weights": "null"}
+        use = load(folder / CONFIG, {**bare, "reward.use": typed["reward.use"]}).reward.use
+        is_same = use == before.reward.use
+        flags |= bare if not is_same else {} if trusts else own
         if is_same and not trusts and (before.reward.options or before.reward.convention):
             notes.append(
                 "The run's own options of its rewards are not taken over, since its folder may come from "

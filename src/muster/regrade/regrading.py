@@ -25,6 +25,9 @@ NUM_CHANGED = 20
 NUM_REASONS = 5
 """Reasons of failed rewards that are listed."""
 
+MANY_STEPS = 200
+"""From so many on it is said how far a regrade is."""
+
 Say = Callable[[str], None]
 
 
@@ -63,7 +66,7 @@ def regrade(folder: Path, asked: Asked, *, say: Say) -> Regraded:
         scoring = _scoring(folder, sides, first, say, stack)
         before = side_of(sides.before, _recorded_weights(sides.before, first))
         after = side_of(sides.after, dict(scoring.weights))
-        for step in chain([first], steps):
+        for step in _told(chain([first], steps), len(chosen.there), say):
             try:
                 results.append(regrade_step(step, before, after, scoring, lines.get(step.number, {})))
             except DataError as error:
@@ -108,6 +111,15 @@ def _readable(folder: Path, numbers: Iterable[int], left_out: list[str]) -> Iter
             yield read_step(folder, number)
         except (CheckpointError, ConfigError) as error:
             left_out.append(f"step {number}: {error}")
+
+
+def _told(steps: Iterable[StoredStep], count: int, say: Say) -> Iterator[StoredStep]:
+    """The steps; of many, how far it is after each tenth."""
+    tenth = max(1, count // 10)
+    for place, step in enumerate(steps):
+        if place and count >= MANY_STEPS and place % tenth == 0:
+            say(f"{place:,} of {count:,} steps")
+        yield step
 
 
 def _scoring(folder: Path, sides: Sides, first: StoredStep, say: Say, stack: ExitStack) -> Scoring:

@@ -242,7 +242,8 @@ def read_regraded_rollouts(folder: Path, name: str, step: int) -> list[Line]:
 
 
 def _to_parquet(rollouts: Sequence[Changes]) -> bytes:
-    table = pa.Table.from_pylist([asdict(one) for one in rollouts], schema=ROLLOUTS_SCHEMA)
+    columns = {name: [getattr(one, name) for one in rollouts] for name in ROLLOUTS_SCHEMA.names}
+    table = pa.table(columns, schema=ROLLOUTS_SCHEMA)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True, row_group_size=4096)
     return sink.getvalue().to_pybytes()

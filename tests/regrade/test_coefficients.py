@@ -1,5 +1,6 @@
 """Per-token coefficients against numbers worked by hand, and against differences of the loss."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -124,7 +125,7 @@ def random_tokens() -> Tokens:
 @pytest.mark.parametrize("name", SMOOTH)
 def test_a_coefficient_is_what_the_loss_changes_by(name: str):
     tokens, totals = random_tokens(), Totals(tokens=11, sequences=4, limit=8)
-    recipe = Recipe(**{field: getattr(RECIPES[name], field) for field in Recipe.__slots__} | {"kl": k3})
+    recipe = replace(RECIPES[name], kl=k3)
     found = gradient(tokens, Objective(recipe=recipe, temperature=1.0, kl_coef=0.3), totals)
     step = 1e-6
     for place in tokens.mask.nonzero().tolist():
@@ -132,8 +133,7 @@ def test_a_coefficient_is_what_the_loss_changes_by(name: str):
         for sign in (1, -1):
             logprobs = tokens.logprobs.clone()
             logprobs[tuple(place)] += sign * step
-            parts = {field: getattr(tokens, field) for field in Tokens.__slots__} | {"logprobs": logprobs}
-            moved.append(loss(Tokens(**parts), recipe, totals, kl_coef=0.3).item())
+            moved.append(loss(replace(tokens, logprobs=logprobs), recipe, totals, kl_coef=0.3).item())
         assert found[tuple(place)].item() == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=1e-8)
     assert (found[~tokens.mask] == 0).all()
 

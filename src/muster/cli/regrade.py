@@ -52,14 +52,8 @@ def regrade(
     from muster.regrade import Asked
     from muster.regrade import regrade as regraded_by
 
-    asked = Asked(
-        rewards=reward,
-        recipe=recipe,
-        settings=as_mapping(overrides),
-        steps=chosen,
-        name=name,
-        trusts=trust,
-    )
+    settings = as_mapping(overrides)
+    asked = Asked(rewards=reward, recipe=recipe, settings=settings, steps=chosen, name=name, trusts=trust)
     with readable(folder):
         found = regraded_by(folder, asked, say=log_line)
     kept = None if no_keep else keep_regrade(folder, found.regrade, found.rollouts)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.errors import ConfigError, DataError
+from muster.errors import CheckpointError, ConfigError, DataError
 from muster.regrade import Asked, Regraded, regrade
 from muster.store import (
     keep_regrade,
@@ -228,6 +228,16 @@ def test_no_code_is_run_because_a_run_s_folder_names_it(line: str, recorded: Rec
         assert regraded(folder, recipe="dr_grpo").regrade.steps
         assert regraded(folder, reward__weights="[1.0, 0.1]").regrade.steps
     assert not mark.exists()
+
+
+def test_a_run_s_folder_does_not_say_where_else_to_write(recorded: Recorded, tmp_path: Path):
+    folder = recorded("clipped")
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "regrades").symlink_to(tmp_path / "elsewhere")
+    found, rollouts = regraded(folder, recipe="gspo")
+    with pytest.raises(CheckpointError, match=r"is a link to .*elsewhere"):
+        keep_regrade(folder, found, rollouts)
+    assert not any((tmp_path / "elsewhere").iterdir())
 
 
 OBJECTIVE = """def objective(tokens):

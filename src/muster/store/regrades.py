@@ -198,8 +198,16 @@ class Regrade:
 
 
 def keep_regrade(folder: Path, regrade: Regrade, rollouts: Sequence[Changes]) -> Path:
-    """Writes the regrade into the run's folder, in place of one of the same name; its JSON file."""
+    """Writes the regrade into the run's folder, in place of one of the same name; its JSON file.
+
+    Raises CheckpointError where what lies there would lead out of the folder.
+    """
     path = folder / REGRADES / f"{regrade.name}.json"
+    if path.parent.is_symlink():
+        raise CheckpointError(
+            f"{path.parent} is a link to {path.parent.resolve()}, and nothing is written outside the run's "
+            "folder. Remove it, or print only, with --no-keep."
+        )
     make_folder(path.parent)
     # The list goes by the JSON file: the rows of another regrade must never stand beside it.
     remove(path)

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from muster.errors import ConfigError, RankError
+from muster.launched import is_launched, local_rank
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,23 +26,6 @@ Result = TypeVar("Result")
 
 PATIENCE = timedelta(days=1)
 """How long a rank waits for another that is alive; one that is gone is noticed at once."""
-
-
-def is_launched() -> bool:
-    """Whether a launcher started this process as one of several."""
-    return _number("WORLD_SIZE", 1) > 1
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    if not text:
-        return default
-    if not text.isdigit():
-        raise ConfigError(
-            f"the environment variable {name} is {text!r} instead of a whole number. A launcher such as "
-            "torchrun sets it; unset it to train in one process."
-        )
-    return int(text)
 
 
 @contextmanager
@@ -92,16 +76,6 @@ def rank() -> int:
 def is_first() -> bool:
     """Whether this is the rank that writes."""
     return rank() == 0
-
-
-def local_rank() -> int:
-    """Which of its machine's processes this one is."""
-    return _number("LOCAL_RANK", 0)
-
-
-def local_size() -> int:
-    """How many of the processes run on this machine."""
-    return max(1, _number("LOCAL_WORLD_SIZE", 1))
 
 
 def world_size() -> int:

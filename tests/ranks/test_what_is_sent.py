@@ -8,6 +8,7 @@ import torch
 from muster import dist
 from muster.algo.metrics import EffectiveSize, Peak, Stat, from_plain, merge, to_plain
 from muster.batch import Row, collate, rows_of_share
+from muster.launched import is_launched
 from muster.records import Completion, Rollout, Score
 from muster.rewards import Logged
 from muster.rewards.pool.wire import as_rollout, dump_rollout, dumps, loads
@@ -78,4 +79,4 @@ def test_one_process_sends_nothing(monkeypatch: pytest.MonkeyPatch):
 def test_a_world_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(ValueError, match="WORLD_SIZE is 'two' instead of a whole number"):
-        dist.is_launched()
+        is_launched()

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from muster.dist import local_size
 from muster.errors import ConfigError, RewardError
+from muster.launched import local_size
 from muster.nearest import did_you_mean
 from muster.records import GradingRequest, Score
 from muster.rewards.calling import Failure, Logged, Surroundings, TrainerState, Verdict, verdicts, whole_batch

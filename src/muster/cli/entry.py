@@ -14,6 +14,7 @@ from typing import Final
 
 from cyclopts import App, CycloptsError
 
+from muster.cli import explain
 from muster.cli.check import check
 from muster.cli.compare import compare
 from muster.cli.config import config
@@ -56,7 +57,10 @@ VERBS = {
     "config": config,
     "init": init,
 }
-GROUPS = {"reward": ("Try rewards before a run relies on them.", {"test": try_out})}
+GROUPS = {
+    "reward": ("Try rewards before a run relies on them.", {"test": try_out}),
+    "explain": ("Look at how the algorithm works, in pictures of its own functions.", explain.PICTURES),
+}
 """Verbs of two words: by the first, what it is about, and the second."""
 
 _HELP = """Fine-tune language models with GRPO: sample a group of completions for each prompt, score them,

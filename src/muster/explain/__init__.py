@@ -1,0 +1,5 @@
+"""The teaching pictures: what the algorithm's own functions say, on a real model, as numbers to look at."""
+
+from muster.explain.advantages import explain_advantages as explain_advantages
+from muster.explain.clip import explain_clip as explain_clip
+from muster.explain.weights import explain_weights as explain_weights

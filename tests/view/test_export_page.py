@@ -24,7 +24,7 @@ def test_steps_are_numbers_and_ranges():
 
 def test_every_module_goes_in_after_those_it_imports():
     files = {name: body.decode() for name, (body, _) in page_files().items()}
-    script = one_script(files)
+    script = one_script(files, "main.js")
     names = re.findall(r'^modules\["([\w.]+)"\]', script, re.MULTILINE)
     assert sorted(names) == sorted(name for name in files if name.endswith(".js") and "plotly" not in name)
     assert re.search(r"^(import|export) ", script, re.MULTILINE) is None

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from muster.cli.flags import Json, about
+from muster.cli.flags import Json, Overrides, about, as_mapping
 
 if TYPE_CHECKING:
     # Only a type: `muster --help` does not wait for rich's tables.
@@ -13,6 +13,41 @@ Html = Annotated[
     Path | None, about("Write the picture with its figures to one page that opens offline.", "--html")
 ]
 """For a verb's signature."""
+
+
+def kl(
+    *,
+    model: Annotated[
+        str, about("The model: a run, a folder, a hub id; without it, the embedded one.")
+    ] = "smollm2-135m-instruct",
+    text: Annotated[
+        str | None, about("The text whose next tokens are looked at; its end is the prompt of the bars.")
+    ] = None,
+    temperature: Annotated[float, about("Of the policy; the reference has 1.")] = 0.9,
+    draws: Annotated[int, about("Tokens drawn at each place of the text.")] = 1000,
+    top: Annotated[int, about("How many of the likeliest next tokens are shown.")] = 10,
+    seed: Annotated[int, about("The same seed draws the same tokens.")] = 3407,
+    html: Html = None,
+    json: Json = False,
+) -> int:
+    """The KL estimators against the exact divergence on a real model: mean, bias, spread, gradient.
+
+    **Examples**
+
+    ```text
+    muster explain kl
+    muster explain kl --text "The capital of France is" --temperature 0.7
+    muster explain kl --model my-run --html kl.html
+    ```
+    """
+    from muster.cli.targets import model_of
+
+    path = model_of(model)
+    from muster.explain import explain_kl
+
+    given = {} if text is None else {"text": text}
+    picture = explain_kl(path, **given, temperature=temperature, num_draws=draws, num_top=top, seed=seed)
+    return _show(picture, html, as_json=json)
 
 
 def clip(
@@ -91,7 +126,95 @@ def weights(
     return _show(explain_weights(numbers, limit), html, as_json=json)
 
 
-PICTURES = {"clip": clip, "advantages": advantages, "weights": weights}
+def next_token(
+    file: Annotated[Path | None, about("A TOML file, whose step is taken; without it, a small one.")] = None,
+    /,
+    *,
+    prompt: Annotated[
+        str | None, about("The prompt; without it, the first that the file's run would draw.")
+    ] = None,
+    answer: Annotated[str, about("With a prompt, the column `answer` that rewards may ask for.")] = "",
+    top: Annotated[int, about("How many of the likeliest next tokens are shown.")] = 10,
+    html: Html = None,
+    json: Json = False,
+    overrides: Overrides = (),
+) -> int:
+    """Take one real step on one group, and show how the probability of the next token moves.
+
+    Nothing is kept. Without a file: a LoRA adapter on the embedded model, 32 completions of 4 tokens,
+    rewarded where they contain the answer.
+
+    **Examples**
+
+    ```text
+    muster explain next-token
+    muster explain next-token --prompt "The sky today is" --answer grey --optim.lr 3e-4
+    muster explain next-token run.toml --html step.html
+    ```
+    """
+    from muster.cli.output import log_line
+    from muster.cli.train import source_of
+    from muster.config import load
+
+    settings = as_mapping(overrides)
+    if file is None:
+        settings = {**_SMALL_STEP, **settings}
+        prompt, answer = prompt or _PROMPT, answer or _ANSWER
+    config = load(source_of(file), settings)
+    from muster.explain import explain_next_token
+
+    picture = explain_next_token(config, prompt=prompt, answer=answer, num_top=top, say=log_line)
+    return _show(picture, html, as_json=json)
+
+
+def step(
+    file: Annotated[Path | None, about("A TOML file, or the folder of a run.")] = None,
+    /,
+    *,
+    html: Html = None,
+    json: Json = False,
+    overrides: Overrides = (),
+) -> int:
+    """Say in numbers what one step of a configuration does. No model is loaded.
+
+    **Examples**
+
+    ```text
+    muster explain step run.toml
+    muster explain step run.toml --algo.minibatches 4 --algo.passes 2 --algo.kl_coef 0.04
+    ```
+    """
+    from muster.cli.output import log_line
+    from muster.cli.train import source_of
+    from muster.config import load
+
+    config = load(source_of(file), as_mapping(overrides))
+    from muster.explain import explain_step
+
+    return _show(explain_step(config, log_line), html, as_json=json)
+
+
+_PROMPT, _ANSWER = "My favourite colour is", " blue"
+_SMALL_STEP = {
+    "model.path": "smollm2-135m-instruct",
+    "model.lora.rank": "32",
+    "data.path": "none",
+    "data.raw": "true",
+    "reward.use": "contains_answer",
+    "sampling.group_size": "32",
+    "sampling.max_tokens": "4",
+    "optim.lr": "1e-3",
+}
+"""The step that is taken without a file."""
+
+PICTURES = {
+    "kl": kl,
+    "clip": clip,
+    "advantages": advantages,
+    "weights": weights,
+    "next-token": next_token,
+    "step": step,
+}
 """By the word after `explain`."""
 
 

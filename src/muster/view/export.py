@@ -97,21 +97,32 @@ def _there(runs: Sequence[RunView]) -> str:
 def _assembled(data: str) -> str:
     """The page with styles, scripts and data inside, under a policy that lets only these scripts run."""
     files = {name: body.decode("utf-8") for name, (body, _) in page_files().items()}
-    scripts = [files[PLOTLY], one_script(files)]
-    styles = "".join(f"<style>\n{body}</style>\n" for name, body in files.items() if name.endswith(".css"))
-    hashes = " ".join(f"'sha256-{_digest(_inert(script))}'" for script in scripts)
+    styles = [body for name, body in files.items() if name.endswith(".css")]
+    return in_one_file(
+        files[PAGE], styles=styles, plotly=files[PLOTLY], script=one_script(files, "main.js"), data=data
+    )
+
+
+def in_one_file(page: str, *, styles: Sequence[str], plotly: str, script: str, data: str) -> str:
+    """The page with all that it needs inside, under a policy that lets only these scripts run.
+
+    `data` is JSON, which the script finds in the element `exported`.
+    """
+    scripts = [_inert(plotly), _inert(script)]
+    hashes = " ".join(f"'sha256-{_digest(one)}'" for one in scripts)
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    head = re.sub(r"<link [^>]*>\n|<script [^>]*></script>\n", "", files[PAGE])
+    head = re.sub(r"<link [^>]*>\n|<script [^>]*></script>\n", "", page)
     charset = '<meta charset="utf-8">\n'
     said = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
     head = head.replace(charset, charset + said, 1)
     # In a script element nothing but "<" can end the data, and JSON has an escape for it.
     body = f'<script type="application/json" id="exported">{data.replace("<", chr(92) + "u003c")}</script>\n'
-    body += f'<script>{_inert(scripts[0])}</script>\n<script type="module">{_inert(scripts[1])}</script>\n'
-    return head.replace("</head>", f"{styles}</head>", 1).replace("</body>", f"{body}</body>", 1)
+    body += f'<script>{scripts[0]}</script>\n<script type="module">{scripts[1]}</script>\n'
+    inside = "".join(f"<style>\n{style}</style>\n" for style in styles)
+    return head.replace("</head>", f"{inside}</head>", 1).replace("</body>", f"{body}</body>", 1)
 
 
 def _inert(script: str) -> str:
@@ -123,8 +134,8 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 
-def one_script(files: dict[str, str]) -> str:
-    """The page's modules as one: each in a function of its own, after those that it imports."""
+def one_script(files: dict[str, str], start: str) -> str:
+    """A module and all that it imports as one: each in a function of its own, after those that it imports."""
     done: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -139,5 +150,5 @@ def one_script(files: dict[str, str]) -> str:
         done.pop(name)
         done[name] = f'modules["{name}"] = (() => {{\n{inside}\nreturn {{ {names} }};\n}})();\n'
 
-    add("main.js")
+    add(start)
     return '"use strict";\nconst modules = {};\n' + "".join(done.values())

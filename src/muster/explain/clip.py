@@ -52,8 +52,9 @@ def explain_clip(recipes: Sequence[str] = ()) -> Picture:
             "A ratio outside the range on the other side of its advantage is not clipped: a good token that "
             "became unlikely is still pulled back up. cap bounds the ratio itself, so that a bad token that "
             "became likely can't push without limit. gspo and vespo read the ratio of the whole completion, "
-            "which for the one-token completions drawn here is the token's own. Values, but not gradients, "
-            f"of cispo, vespo and reinforce depend on the token's probability, here {_old():.1f} at ratio 1.",
+            "which for the one-token completions drawn here is the token's own. The values of cispo, "
+            "vespo and reinforce depend on the token's probability as well, so only their push is drawn; in "
+            f"the tables that probability is {_old():.1f} at ratio 1.",
         ),
         numbers={
             "advantage_1": {name: both[0]._asdict() for name, both in ends.items()},

@@ -6,10 +6,11 @@ from muster.errors import ConfigError
 from muster.explain.advantages import explain_advantages, parse_groups
 from muster.explain.weights import explain_weights
 from muster.pictures import Chart, Table
+from pictured import numbers_of
 
 
 def test_advantages_are_those_worked_by_hand():
-    numbers = explain_advantages(["1,0,0,0", "0.1,0.5,0.9,0.5"]).numbers["advantages"]
+    numbers = numbers_of(explain_advantages(["1,0,0,0", "0.1,0.5,0.9,0.5"]))["advantages"]
     assert numbers["zscore"][0] == pytest.approx([1.4997, -0.4999, -0.4999, -0.4999], abs=1e-6)
     assert numbers["zscore"][1] == pytest.approx([-1.224370, 0, 1.224370, 0], abs=1e-6)
     assert numbers["center"][0] == pytest.approx([0.75, -0.25, -0.25, -0.25])
@@ -17,21 +18,21 @@ def test_advantages_are_those_worked_by_hand():
 
 
 def test_epsilon_is_an_option():
-    numbers = explain_advantages(["1,0,0,0"], 1e-6).numbers["advantages"]
+    numbers = numbers_of(explain_advantages(["1,0,0,0"], 1e-6))["advantages"]
     assert numbers["zscore"][0][:2] == pytest.approx([1.499997, -0.499999], abs=1e-6)
 
 
 def test_a_batch_deviation_is_over_all_groups():
-    numbers = explain_advantages(["1,0", "1,1"]).numbers["advantages"]
+    numbers = numbers_of(explain_advantages(["1,0", "1,1"]))["advantages"]
     assert numbers["batch_whitened"] == [pytest.approx([1.224745, -1.224745], abs=1e-6), [0, 0]]
 
 
 def test_equal_rewards_have_advantage_zero_and_the_picture_says_so():
     picture = explain_advantages(["1,1,1", "1,0,-"])
-    assert picture.numbers["has_signal"] == [False, True]
-    assert all(values[0] == [0, 0, 0] for values in picture.numbers["advantages"].values())
+    assert numbers_of(picture)["has_signal"] == [False, True]
+    assert all(values[0] == [0, 0, 0] for values in numbers_of(picture)["advantages"].values())
     assert any(isinstance(block, str) and "Group 1 teaches nothing" in block for block in picture.blocks)
-    assert picture.numbers["advantages"]["center"][1] == [0.5, -0.5, 0]
+    assert numbers_of(picture)["advantages"]["center"][1] == [0.5, -0.5, 0]
 
 
 def test_the_chance_of_no_signal_is_drawn():
@@ -57,7 +58,7 @@ def test_a_group_of_one_is_refused():
 
 
 def test_weights_of_two_completions_are_those_worked_by_hand():
-    numbers = explain_weights([2, 4], 8).numbers
+    numbers = numbers_of(explain_weights([2, 4], 8))
     expected = {
         "by_sequence": [0.25, 0.125],
         "by_token": [1 / 6, 1 / 6],

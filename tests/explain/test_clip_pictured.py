@@ -9,6 +9,7 @@ from muster.errors import ConfigError
 from muster.explain.clip import explain_clip
 from muster.explain.variants import ends_of, loss_and_slope, variants
 from muster.pictures import Chart, Table
+from pictured import numbers_of
 
 RATIOS = torch.tensor([0.5, 0.79, 1.0, 1.2, 1.25, 1.3, 5.0], dtype=torch.float64)
 GOOD = [(-0.5, -0.5), (-0.79, -0.79), (-1, -1), (-1.2, -1.2), (-1.25, -1.25), (-1.28, 0), (-1.28, 0)]
@@ -42,7 +43,7 @@ def test_a_gradient_ends_where_the_recipe_says(recipe, good, bad):
 
 def test_a_dual_clip_ends_on_both_sides():
     picture = explain_clip()
-    assert picture.numbers["advantage_-1"]["clip 0.2/0.2/3"] == pytest.approx({"low": 0.8, "high": 3.0})
+    assert numbers_of(picture)["advantage_-1"]["clip 0.2/0.2/3"] == pytest.approx({"low": 0.8, "high": 3.0})
 
 
 def test_every_recipe_is_drawn_once():

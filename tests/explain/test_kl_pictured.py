@@ -9,6 +9,7 @@ from muster.errors import ConfigError
 from muster.explain.estimators import ESTIMATORS, WITH_RATIO, draw, exact_mean, expected, measured, slopes
 from muster.explain.kl import explain_kl, value_and_slope
 from muster.explain.model import next_logits
+from pictured import numbers_of
 from tiny import ids_of, save_tiny_model, tiny_policy
 
 P, Q = torch.tensor([[0.5, 0.3, 0.2]]).double().log(), torch.tensor([[0.4, 0.4, 0.2]]).double().log()
@@ -84,16 +85,20 @@ def test_the_picture_of_a_model_is_exact_in_float64(model: Path):
     picture = explain_kl(str(model), text="a text", temperature=0.9, num_draws=50, num_top=3, seed=1)
     logits = next_logits(tiny_policy(), ids_of("a text"))
     p, q = (logits / 0.9).log_softmax(-1), logits.log_softmax(-1)
-    assert picture.numbers["exact"] == pytest.approx(float((p.exp() * (p - q)).sum(-1).mean()), rel=1e-4)
-    assert picture.numbers["positions"] == 6
-    assert picture.numbers["expected"]["k1"]["mean"] == pytest.approx(picture.numbers["exact"], rel=1e-9)
-    assert picture.numbers["expected"]["k2"]["mean"] != pytest.approx(picture.numbers["exact"], rel=1e-3)
+    assert numbers_of(picture)["exact"] == pytest.approx(float((p.exp() * (p - q)).sum(-1).mean()), rel=1e-4)
+    assert numbers_of(picture)["positions"] == 6
+    assert numbers_of(picture)["expected"]["k1"]["mean"] == pytest.approx(
+        numbers_of(picture)["exact"], rel=1e-9
+    )
+    assert numbers_of(picture)["expected"]["k2"]["mean"] != pytest.approx(
+        numbers_of(picture)["exact"], rel=1e-3
+    )
     again = explain_kl(str(model), text="a text", temperature=0.9, num_draws=50, num_top=3, seed=1)
     assert again.to_plain() == picture.to_plain()
 
 
 def test_at_temperature_1_there_is_nothing_between_the_two(model: Path):
-    numbers = explain_kl(str(model), text="a text", temperature=1.0, num_draws=5).numbers
+    numbers = numbers_of(explain_kl(str(model), text="a text", temperature=1.0, num_draws=5))
     assert numbers["exact"] == 0
     assert all(one["mean"] == 0 for one in numbers["expected"].values())
 

@@ -16,6 +16,7 @@ from muster.explain.step import explain_step, step_facts
 from muster.loop import train, whole_batch
 from muster.records import StepReport
 from muster.runstate import Run
+from pictured import numbers_of, rows_of
 from tiny import save_tiny_model
 from toy_run import toy_config
 
@@ -68,7 +69,7 @@ GATED = {
 def test_what_is_stated_is_what_the_run_does(place: Path, sections):
     config = toy_config(place, **sections)
     facts = step_facts(config, unsaid)
-    stated = explain_step(config, unsaid).numbers
+    stated = numbers_of(explain_step(config, unsaid))
     run, reports, phases = drive(config)
 
     assert stated["steps"] == len(reports) == 4
@@ -106,23 +107,18 @@ def test_what_is_stated_is_what_the_run_does(place: Path, sections):
 
 def test_learning_rates_are_those_of_the_schedule(place: Path):
     # Warm-up of 1 step, 4 steps, linear: (u + 1) / (w + 1), then 1 - (u - w) / (N - w).
-    rates = explain_step(toy_config(place), unsaid).numbers["learning_rates"]
+    rates = numbers_of(explain_step(toy_config(place), unsaid))["learning_rates"]
     assert rates == pytest.approx([0.5e-3, 1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
 
 
 def test_completions_that_may_end_are_stated_as_a_limit(place: Path):
     config = toy_config(place)
-    stated = explain_step(config, unsaid).numbers
+    stated = numbers_of(explain_step(config, unsaid))
     _, reports, _ = drive(config)
     assert not stated["tokens_are_exact"]
     for report in reports:
         counted = sum(sum(trace.mask) for group in report.traces for trace in group)
         assert 8 <= counted <= sum(stated["tokens_per_update"])
-
-
-def rows_of(picture, title: str) -> dict[str, tuple[object, ...]]:
-    table = next(b for b in picture.blocks if not isinstance(b, str) and b.title.startswith(title))
-    return {row[0]: row for row in table.rows}
 
 
 def test_choices_are_told_for_this_configuration(place: Path):
@@ -170,9 +166,9 @@ def test_a_step_moves_probability_towards_what_was_good(place: Path):
 
 def test_without_a_learning_rate_nothing_moves(place: Path):
     picture = explain_next_token(small(place, lr=0.0), say=unsaid)
-    assert picture.numbers["moved"] == 0
-    assert picture.numbers["kl"] == 0
-    assert picture.numbers["logprob_before"] == picture.numbers["logprob_after"]
+    assert numbers_of(picture)["moved"] == 0
+    assert numbers_of(picture)["kl"] == 0
+    assert numbers_of(picture)["logprob_before"] == numbers_of(picture)["logprob_after"]
 
 
 def test_a_prompt_of_ones_own_is_taken(place: Path):

@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -154,12 +153,15 @@ def _bars(bars: Bars, width: int) -> RichTable:
     names = max(len(name) for name in bars.series)
     room = max(_MIN_BAR, min(_MAX_BAR, width - width // 4 - names - 14))
     for place, label in enumerate(bars.labels):
-        titles = [escape_text(label)]
-        for (series, values), title in zip_longest(bars.series.items(), titles, fillvalue=""):
+        for number_of_series, (name, values) in enumerate(bars.series.items()):
             value = values[place]
             filled = round(room * max(value, 0.0) / top) if value is not None and top > 0 else 0
-            style = STYLES[list(bars.series).index(series) % len(STYLES)]
-            table.add_row(Text(title), Text(series), Text(number(value)), Text("█" * filled, style=style))
+            table.add_row(
+                Text("" if number_of_series else escape_text(label)),
+                Text(escape_text(name)),
+                Text(number(value)),
+                Text("█" * filled, style=STYLES[number_of_series % len(STYLES)]),
+            )
     return table
 
 

@@ -3,7 +3,6 @@
 Axes: P groups, G rollouts of a group.
 """
 
-import inspect
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -13,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from muster.algo.advantages import ADVANTAGES, Advantage
+from muster.algo.build import options
 from muster.algo.filters import has_signal
 from muster.errors import ConfigError
 from muster.pictures import Block, Chart, Curve, Picture, Table
@@ -98,8 +98,8 @@ def _reward(text: str, group: str) -> float:
 
 
 def _with_eps(choice: Advantage, eps: float | None) -> Advantage:
-    takes_it = "eps" in inspect.signature(choice).parameters
-    return partial(choice, eps=eps) if eps is not None and takes_it else choice
+    given = {} if eps is None or "eps" not in options(choice) else {"eps": eps}
+    return partial(choice, **given) if given else choice
 
 
 def _group_blocks(

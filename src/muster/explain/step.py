@@ -287,10 +287,12 @@ def _rates(config: Config, facts: StepFacts) -> tuple[Block, Block]:
     if places[-1] != len(rates) - 1:
         places.append(len(rates) - 1)
     warm = (
-        f"rises to {top:g} at update {first + 1} (step {first // per_step + 1})" if first else "is at its top"
+        f"rises to {top:.3g} at update {first + 1} (step {first // per_step + 1})"
+        if first
+        else "is at its top"
     )
     return (
-        f"The learning rate starts at {rates[0]:g}, {warm}, and ends at {rates[-1]:g} "
+        f"The learning rate starts at {rates[0]:.3g}, {warm}, and ends at {rates[-1]:.3g} "
         f"({config.optim.schedule}). AdamW's first updates move each weight by about the learning rate, "
         f"whatever the size of its gradient; a gradient with a norm above {facts.plan.max_grad_norm:g} is "
         "scaled down to that before.",

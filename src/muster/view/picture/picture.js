@@ -111,7 +111,7 @@ function barsOf(bars) {
     }));
     const height = 70 + bars.labels.length * (names.length * BAR_HEIGHT + 10);
     const x = { ...axis(), title: { text: bars.value_label, standoff: 8 }, rangemode: "tozero" };
-    const y = { ...axis(), autorange: "reversed", tickvals: bars.labels.map((_, at) => at), ticktext: bars.labels.map(escaped), showgrid: false };
+    const y = { ...axis(), autorange: "reversed", tickvals: bars.labels.map((_, at) => at), ticktext: bars.labels.map(escaped), showgrid: false, zeroline: false };
     const legend = { orientation: "h", x: 0, y: 1, yanchor: "bottom", traceorder: "normal" };
     Plotly.react(plot, traces, { ...layout(plot), height, margin: { l: 10, r: 14, t: 34, b: 44 }, xaxis: x, yaxis: y, bargap: 0.25, showlegend: true, legend }, CONFIG);
   };
@@ -123,7 +123,7 @@ function barsOf(bars) {
 const CONFIG = { displayModeBar: false, responsive: false, doubleClick: "reset" };
 
 function axis() {
-  return { gridcolor: ink("grid"), zerolinecolor: ink("line"), linecolor: ink("line"), tickfont: { size: 11, color: ink("muted") }, automargin: true };
+  return { gridcolor: ink("grid"), zerolinecolor: ink("line"), linecolor: ink("line"), tickfont: { size: 11, color: ink("muted") }, automargin: true, exponentformat: "e" };
 }
 
 function layout(plot) {

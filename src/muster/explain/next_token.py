@@ -96,9 +96,9 @@ def explain_next_token(
             _tokens_table(moved, num_top),
             f"{change['moved']:.3g} of the probability changed places (half of the sum of all changes); "
             f"KL(after || before) is {change['kl']:.3g} nats, the entropy went from "
-            f"{change['entropy_before']:.3g} to {change['entropy_after']:.3g}. A token that begins better "
-            "completions than the group's mean gains, one that begins worse ones loses; what is gained is "
-            "taken from all others, sampled or not.",
+            f"{change['entropy_before']:.3g} to {change['entropy_after']:.3g}. The step pulls up a token "
+            "that begins better completions than the group's mean, and pushes down one that begins worse "
+            "ones. All tokens share the same weights: what is like them, sampled or not, is carried along.",
             _rollouts_table(moved),
             _agreement(moved),
         ),

@@ -35,6 +35,18 @@ def test_equal_rewards_have_advantage_zero_and_the_picture_says_so():
     assert numbers_of(picture)["advantages"]["center"][1] == [0.5, -0.5, 0]
 
 
+def test_two_rewards_are_combined_both_ways():
+    found = numbers_of(explain_advantages(["1,0,1,0"], second=["0.1,0.1,0.2,0.2"]))["combined"]
+    summed = [0.775421, -0.947737, 0.947737, -0.775421]
+    assert found["sum_then_normalize"] == [pytest.approx(summed, abs=1e-6)]
+    apart = [0.000954, -1.224658, 1.224658, -0.000954]
+    assert found["normalize_then_sum"] == [pytest.approx(apart, abs=1e-6)]
+    with pytest.raises(
+        ConfigError, match="--second has 1 groups of up to 2 rollouts, --rewards 1 of up to 3"
+    ):
+        explain_advantages(["1,0,1"], second=["1,0"])
+
+
 def test_the_chance_of_no_signal_is_drawn():
     chart = next(
         b for b in explain_advantages().blocks if isinstance(b, Chart) and b.title.startswith("chance")

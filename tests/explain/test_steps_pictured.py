@@ -11,8 +11,9 @@ from muster.batch import pack, pad
 from muster.clock import unwatched
 from muster.config import Config
 from muster.errors import ConfigError, DataError
+from muster.explain.facts import step_facts
 from muster.explain.next_token import explain_next_token, take_one_step
-from muster.explain.step import explain_step, step_facts
+from muster.explain.step import explain_step
 from muster.loop import train, whole_batch
 from muster.records import StepReport
 from muster.runstate import Run

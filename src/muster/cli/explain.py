@@ -77,6 +77,10 @@ def advantages(
     rewards: Annotated[
         tuple[str, ...], about("Rewards of a group: 1,0,0,0.5; a dash has none. May be given again.")
     ] = (),
+    second: Annotated[
+        tuple[str, ...],
+        about("A second reward of the same rollouts, group by group; shows how both combine."),
+    ] = (),
     eps: Annotated[float | None, about("Replaces the number that is added to a deviation.")] = None,
     html: Html = None,
     json: Json = False,
@@ -89,13 +93,13 @@ def advantages(
     muster explain advantages
     muster explain advantages --rewards 1,0,0,0.5
     muster explain advantages --rewards 1,0 --rewards 1,1 --eps 1e-6
+    muster explain advantages --rewards 1,0,1,0 --second 0.1,0.1,0.2,0.2
     ```
     """
     from muster.explain import explain_advantages
 
-    return _show(
-        explain_advantages(rewards, eps) if rewards else explain_advantages(eps=eps), html, as_json=json
-    )
+    groups = {"groups": rewards} if rewards else {}
+    return _show(explain_advantages(**groups, eps=eps, second=second), html, as_json=json)
 
 
 def weights(

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from muster.algo.advantages import ADVANTAGES, Advantage
+from muster.algo.advantages import ADVANTAGES, COMBINES, Advantage
 from muster.algo.build import options
 from muster.algo.filters import has_signal
 from muster.errors import ConfigError
@@ -29,9 +29,15 @@ _OF_GROUP = ("zscore", "center", "leave_one_out")
 """Choices that look at one group alone."""
 
 
-def explain_advantages(groups: Sequence[str] = GROUPS, eps: float | None = None) -> Picture:
-    """The picture for groups given as `1,0,0,0.5`; `eps` replaces the choices' own."""
+def explain_advantages(
+    groups: Sequence[str] = GROUPS, eps: float | None = None, second: Sequence[str] = ()
+) -> Picture:
+    """The picture for groups given as `1,0,0,0.5`; `eps` replaces the choices' own.
+
+    `second` is another reward of the same rollouts: the picture then shows both ways of combining them.
+    """
     rewards = parse_groups(groups)
+    more = _second_reward(second, rewards)
     if eps is not None and not (math.isfinite(eps) and eps >= 0):
         raise ConfigError(f"--eps is {eps}; allowed: a number, finite and not negative.")
     choices = {name: _with_eps(choice, eps) for name, choice in ADVANTAGES.items()}
@@ -54,6 +60,7 @@ def explain_advantages(groups: Sequence[str] = GROUPS, eps: float | None = None)
             "advantage. center does not divide. leave_one_out compares with the mean of the others. "
             "batch_scaled and batch_whitened divide by a deviation over all groups above, so a group's "
             "advantages depend on the groups beside it.",
+            *(_combined_blocks(rewards, more, choices["zscore"]) if more is not None else ()),
             _by_successes(max(width, _LEAST_LADDER), choices),
             _chance_of_silence(),
         ),
@@ -61,6 +68,11 @@ def explain_advantages(groups: Sequence[str] = GROUPS, eps: float | None = None)
             "rewards": rewards.tolist(),
             "has_signal": signal,
             "advantages": {name: values.tolist() for name, values in found.items()},
+            "combined": {}
+            if more is None
+            else {
+                name: values.tolist() for name, values in _combined(rewards, more, choices["zscore"]).items()
+            },
         },
     )
 
@@ -113,7 +125,7 @@ def _group_blocks(
             title=f"group {number + 1}",
             columns=("", *columns),
             rows=(
-                ("reward", *(None if math.isnan(value) else value for value in rewards.tolist())),
+                ("reward", *_or_none(rewards)),
                 *((name, *values.tolist()) for name, values in advantages.items()),
             ),
         )
@@ -125,6 +137,53 @@ def _group_blocks(
             "through the update, yet it counts in the divisors."
         )
     return blocks
+
+
+def _second_reward(second: Sequence[str], rewards: Tensor) -> Tensor | None:
+    """The other reward [P G] of the same rollouts; None without one."""
+    if not second:
+        return None
+    values = parse_groups(second)
+    if values.shape != rewards.shape:
+        raise ConfigError(
+            f"--second has {values.shape[0]} groups of up to {values.shape[1]} rollouts, --rewards "
+            f"{rewards.shape[0]} of up to {rewards.shape[1]}. Give each rollout both, in the same order."
+        )
+    return values
+
+
+def _combined(rewards: Tensor, more: Tensor, advantage: Advantage) -> dict[str, Tensor]:
+    """The advantages [P G] of both rewards together, each of weight 1, by the name of the way."""
+    parts, weights = torch.stack([rewards, more]), torch.ones(2, dtype=torch.float64)
+    return {name: combine(parts, weights, advantage) for name, combine in COMBINES.items()}
+
+
+def _combined_blocks(rewards: Tensor, more: Tensor, advantage: Advantage) -> list[Block]:
+    """Both ways from several rewards to one advantage."""
+    found = _combined(rewards, more, advantage)
+    columns = tuple(f"rollout {place + 1}" for place in range(rewards.shape[1]))
+    tables = [
+        Table(
+            title=f"group {number + 1} with a second reward, by zscore",
+            columns=("", *columns),
+            rows=(
+                ("reward", *_or_none(rewards[number])),
+                ("second reward", *_or_none(more[number])),
+                *((name, *values[number].tolist()) for name, values in found.items()),
+            ),
+        )
+        for number in range(len(rewards))
+    ]
+    return [
+        *tables,
+        "sum_then_normalize takes the advantage of the sum: the reward with the larger spread decides. "
+        "normalize_then_sum takes the advantage of each first, so both have a say, and then divides by the "
+        "deviation over all groups.",
+    ]
+
+
+def _or_none(values: Tensor) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def _by_successes(size: int, choices: dict[str, Advantage]) -> Chart:

@@ -27,9 +27,8 @@ def explain_weights(lengths: Sequence[int] = LENGTHS, limit: int = LIMIT) -> Pic
     mask = mask_of(lengths)
     totals = Totals(tokens=sum(lengths), sequences=len(lengths), limit=limit)
     weighed = {name: weigh(mask, totals).double() for name, weigh in WEIGHTS.items()}
-    per_token = {
-        name: [float(row[0]) for row in weights] for name, weights in weighed.items()
-    }  # every token of a completion weighs the same
+    # Every token of a completion weighs the same, so its first one speaks for it.
+    per_token = {name: weights[:, 0].tolist() for name, weights in weighed.items()}
     shares = {name: (w.sum(dim=1) / w.sum()).tolist() for name, w in weighed.items()}
     sums = {name: float(w.sum()) for name, w in weighed.items()}
     columns = ("weights", *(f"{length} tokens" for length in lengths))

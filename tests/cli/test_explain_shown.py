@@ -21,6 +21,11 @@ RISING = Curve(name="rising", x=(0.0, 1.0, 2.0), y=(0.0, 0.5, 1.0))
 FLAT = Curve(name="flat", x=(0.0, 1.0, 2.0), y=(0.0, 0.0, None))
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explain")

@@ -38,7 +38,11 @@ def configuration(job: Job, folder: Path) -> Config:
             "ignore_eos": job.fixed_length,
         },
         "algo": {"recipe": "grpo", "kl": "k3", "kl_coef": job.kl_coef},
-        "optim": {"lr": job.lr, "betas": [job.beta1, job.beta2], "warmup_steps": job.warmup_steps},
+        "optim": {
+            "lr": job.lr,
+            "options": {"betas": [job.beta1, job.beta2]},
+            "warmup_steps": job.warmup_steps,
+        },
         "run": {"name": f"muster-{job.name}", "dir": str(folder), "steps": 10_000, "seed": job.seed},
     }
     settings["run"]["threads"] = job.threads

@@ -1,5 +1,6 @@
 """Muster fine-tunes language models with GRPO: it gathers groups of completions and inspects them."""
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,10 @@ from typing import TYPE_CHECKING
 # process that stretched one decoding step of a 135M model on two cores from 0.11 to over 1 s. GNU OpenMP
 # reads this when torch is loaded, so it comes first; the caller's own setting wins.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+# peft imports bitsandbytes where that is installed, which then warns of a kernel that it could have
+# fetched from the hub. Nobody misses it.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 if TYPE_CHECKING:
     from muster.api import train as train

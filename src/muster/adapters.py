@@ -1,11 +1,12 @@
 """LoRA adapters: put on a model, or continued from a folder that was trained before."""
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -74,6 +75,14 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:
             f"model.adapter is {str(folder)!r}, which doesn't fit this {model.config.model_type} model: "
             f"{error}"
         ) from error
+
+
+def carried_over(adapted: PeftModel, base: PreTrainedModel) -> PeftModel:
+    """The model's adapter, to the bit, on another copy of the base."""
+    with quiet(), torch.random.fork_rng(devices=[]):
+        other = _checked(get_peft_model(base, copy.deepcopy(adapted.active_peft_config)))
+        set_peft_model_state_dict(other, get_peft_model_state_dict(adapted))
+    return other
 
 
 def _refuse_other_kinds(folder: Path) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from muster import data, pretrained
 from muster.adapters import add_lora, load_adapter
@@ -26,8 +26,9 @@ from muster.gather import Collector, Item
 from muster.inputs import load_held_out, load_training
 from muster.judge import Judge
 from muster.memory import ENOUGH_ON_CPU, available_bytes, budget_tokens
-from muster.optimizer import make_optimizer
+from muster.optimizer import Rehearsed, choose, make_optimizer, rehearse
 from muster.policy import Policy, enable_gradient_checkpointing
+from muster.quantized import quantize, require_bitsandbytes
 from muster.records import Sample
 from muster.rewards import Grader, PoolGrader, Reward, check_columns, isolations, load_rewards
 from muster.runstate import Draw, Plan, Run, State
@@ -51,6 +52,7 @@ class Materials:
     num_too_long: int
     """Training prompts that were left out for their length."""
     num_steps: int
+    optimizer: Rehearsed
 
 
 def prepare(
@@ -58,9 +60,13 @@ def prepare(
 ) -> Materials:
     """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
     recipe = build_recipe(config)
+    chosen = choose(config.optim.name, config.optim.options, config.optim.weight_decay)
+    if config.model.quantize is not None:
+        require_bitsandbytes(f"model.quantize {config.model.quantize!r}")
     grader = start_grader(config, say, functions)
     try:
-        return _read(config, say, recipe, grader)
+        # After the rewards' processes, which are forked before this one computes.
+        return _read(config, say, recipe, rehearse(chosen, config.optim.lr), grader)
     except BaseException:
         grader.close()
         raise
@@ -92,7 +98,7 @@ def start_grader(
     return grader
 
 
-def _read(config: Config, say: Say, recipe: Recipe, grader: PoolGrader) -> Materials:
+def _read(config: Config, say: Say, recipe: Recipe, optimizer: Rehearsed, grader: PoolGrader) -> Materials:
     """Data and tokenizer, checked against each other and against what the rewards need."""
     samples = load_training(config)
     held_out = load_held_out(config)
@@ -115,6 +121,7 @@ def _read(config: Config, say: Say, recipe: Recipe, grader: PoolGrader) -> Mater
         eval_items=eval_items,
         num_too_long=len(samples) - len(items),
         num_steps=num_steps,
+        optimizer=optimizer,
     )
 
 
@@ -157,9 +164,8 @@ def encode(
 
 def load_policy(settings: ModelConfig, tokenizer: PreTrainedTokenizerBase, *, seed: int, say: Say) -> Policy:
     """The model with its adapter, on the device that there is, in evaluation mode."""
-    model = pretrained.load_model(settings.path, dtype=torch.float32, say=say)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.nn.Module.to(model, device)
+    model = _load_base(settings, device, say)
     if settings.adapter is not None:
         model = load_adapter(model, Path(settings.adapter))
     elif settings.lora is not None:
@@ -178,6 +184,18 @@ def load_policy(settings: ModelConfig, tokenizer: PreTrainedTokenizerBase, *, se
     return policy
 
 
+def _load_base(settings: ModelConfig, device: torch.device, say: Say) -> PreTrainedModel:
+    """The model in float32, or its linear layers quantised, on the device."""
+    if settings.quantize is None:
+        model = pretrained.load_model(settings.path, dtype=torch.float32, say=say)
+    else:
+        # In the precision it is stored in: twice the memory would be needed only until it is quantised.
+        model = pretrained.load_model(settings.path, dtype="auto", say=say)
+        say(quantize(model, settings.quantize, device))
+    torch.nn.Module.to(model, device)
+    return model
+
+
 def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     """The run at its start: step 0, a fresh optimizer, the reference taken from the policy as it is."""
     config, recipe = materials.config, materials.recipe
@@ -188,13 +206,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     kl_in_loss = config.algo.kl_coef if config.algo.kl_in == "loss" else 0.0
     return Run(
         policy=policy,
-        optimizer=make_optimizer(
-            policy,
-            lr=config.optim.lr,
-            betas=config.optim.betas,
-            eps=config.optim.eps,
-            weight_decay=config.optim.weight_decay,
-        ),
+        optimizer=make_optimizer(policy, materials.optimizer.chosen, lr=config.optim.lr),
         collector=make_collector(config, policy, materials.grader, materials.num_steps, clock),
         items=materials.items,
         draw=make_draw(config, materials.items),
@@ -209,7 +221,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         plan=plan,
         rate=make_rate(config, plan),
         budget=Budget(
-            tokens=config.run.budget_tokens or _fitting_budget(config, policy),
+            tokens=config.run.budget_tokens or _fitting_budget(config, policy, materials.optimizer),
             enough=ENOUGH_ON_CPU if policy.device.type == "cpu" else None,
         ),
         reference=policy.snapshot() if config.algo.kl_coef else None,
@@ -350,15 +362,15 @@ def make_rate(config: Config, plan: Plan) -> Callable[[int], float]:
     return lambda update: optim.lr * shape(update)
 
 
-def _fitting_budget(config: Config, policy: Policy) -> int:
+def _fitting_budget(config: Config, policy: Policy, optimizer: Rehearsed) -> int:
     trainable = sum(param.numel() * param.element_size() for _, param in policy.trainable())
-    copies = 3 + (config.algo.kl_coef > 0) + 2 * (config.sampling.sync_every > 1)
+    copies = 1 + optimizer.state_share + (config.algo.kl_coef > 0) + 2 * (config.sampling.sync_every > 1)
     return budget_tokens(
         policy.base.config.get_text_config(),
         available_bytes(policy.device),
-        # Gradients and AdamW's two moments; the reference; where the sampler lags, its weights, which
+        # Gradients and the optimizer's state; the reference; where the sampler lags, its weights, which
         # both the engine and the run's state hold.
-        reserved_bytes=copies * trainable,
+        reserved_bytes=int(copies * trainable),
         gradient_checkpointing=config.model.gradient_checkpointing,
         itemsize=2 if policy.autocast is not None else 4,
     )

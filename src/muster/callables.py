@@ -16,6 +16,16 @@ FORMS = "`module:function` or `file.py:function`"
 
 def load_callable(spec: str) -> Callable[..., object]:
     """The function that the text names; a dot goes on into what the module holds (`file.py:Grader.score`)."""
+    found = load_object(spec)
+    if isinstance(found, type):
+        raise ConfigError(f"{spec!r} is a class. Name a function, or an object made from the class.")
+    if not callable(found):
+        raise ConfigError(f"{spec!r} is {type(found).__name__}, not a function.")
+    return found
+
+
+def load_object(spec: str) -> object:
+    """What the text names, whatever it is."""
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise ConfigError(f"{spec!r} names no function. Write {FORMS}.")
@@ -26,10 +36,6 @@ def load_callable(spec: str) -> Callable[..., object]:
             public = [known for known in vars(module) if not known.startswith("_")]
             raise ConfigError(f"{spec!r}: {place} has no {name!r}.{did_you_mean(name, public)}")
         found = getattr(found, part)
-    if isinstance(found, type):
-        raise ConfigError(f"{spec!r} is a class. Name a function, or an object made from the class.")
-    if not callable(found):
-        raise ConfigError(f"{spec!r} is {type(found).__name__}, not a function.")
     return found
 
 

@@ -4,7 +4,7 @@
       weights.safetensors      the trainable parameters
       optimizer.safetensors    the optimizer's tensors, by parameter name
       old.safetensors          the synced copy that samples, where it lags behind
-      state.json               counters: step, updates, prompts drawn, versions, budget
+      state.json               counters: step, updates, prompts drawn, versions; the optimizer's own
       manifest.json            size and SHA-256 of each file; written last
 
 A folder without a manifest, or that differs from it, is not a checkpoint. Checkpoints are taken between
@@ -23,7 +23,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.optim import Optimizer
 
 from muster.errors import CheckpointError
 from muster.files import need_room, remove, staged, write_atomic, write_by
@@ -44,31 +43,6 @@ class Checkpoint:
     old: Mapping[str, Tensor] | None
     """The weights that sample, where they lag behind the trained ones."""
     state: Mapping[str, object]
-
-
-def optimizer_tensors(optimizer: Optimizer, names: list[str]) -> dict[str, Tensor]:
-    """The optimizer's state as tensors named `parameter/entry`; `names` in the optimizer's order."""
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    return {
-        f"{name}/{entry}": torch.as_tensor(value)
-        for name, param in zip(names, params, strict=True)
-        for entry, value in optimizer.state.get(param, {}).items()
-    }
-
-
-def load_optimizer(optimizer: Optimizer, names: list[str], tensors: Mapping[str, Tensor]) -> None:
-    """Puts saved tensors back, entry by entry, as the optimizer holds them."""
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    by_name = dict(zip(names, params, strict=True))
-    for key, tensor in tensors.items():
-        name, _, entry = key.rpartition("/")
-        if name not in by_name:
-            raise CheckpointError(
-                f"the checkpoint's optimizer holds {name!r}, which the model does not train"
-            )
-        param = by_name[name]
-        # Step counters are scalars, which optimizers keep on the CPU whatever the parameter's device.
-        optimizer.state[param][entry] = tensor.to(param.device) if tensor.ndim else tensor
 
 
 def put_weights(params: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:

@@ -30,6 +30,7 @@ from muster.errors import ConfigError, ModelError
 from muster.frozen import Switch
 from muster.lean import slim
 from muster.logprobs import pad_kept, token_stats
+from muster.quantized import digest
 
 Weights = dict[str, Tensor]
 
@@ -72,6 +73,8 @@ class Policy:
             )
         self.head: nn.Module = head
         self.num_vocab: int = head.weight.shape[0]
+        self.quantized = digest(base)
+        """Digest of the weights that are quantised; None where none are."""
         model.eval()
         self.frozen = Switch()
         """Whether weights that aren't trained may be multiplied by copies of them."""

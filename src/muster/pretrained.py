@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -82,9 +82,10 @@ def load_tokenizer(path: str, say: Say = _silent) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(path: str, *, dtype: torch.dtype, say: Say = _silent) -> PreTrainedModel:
+def load_model(path: str, *, dtype: torch.dtype | Literal["auto"], say: Say = _silent) -> PreTrainedModel:
     """The causal language model of `model.path`, whole, on the CPU, in evaluation mode.
 
+    `dtype` "auto" is the precision that it is stored in.
     From here on the process keeps the memory that tensors give up (see `allocator`).
     """
     keep_freed_memory()
@@ -122,7 +123,7 @@ class _LoadingInfo(TypedDict):
     """Each with its shape in the file and the one that is due."""
 
 
-def _load_whole(place: str, dtype: torch.dtype) -> tuple[PreTrainedModel, _LoadingInfo]:
+def _load_whole(place: str, dtype: torch.dtype | Literal["auto"]) -> tuple[PreTrainedModel, _LoadingInfo]:
     """The model, and the tensors that it lacked, had no use for, or found in another shape."""
     loaded: tuple[PreTrainedModel, _LoadingInfo] = AutoModelForCausalLM.from_pretrained(
         place,

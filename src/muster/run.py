@@ -289,6 +289,10 @@ def _finish(session: Run, materials: Materials, store: RunStore, told: Watchers)
         base_path=materials.config.model.path,
     )
     store.append_event(
-        "end", step=session.state.step, export_difference=proof.difference, export_moved=proof.moved
+        "end",
+        step=session.state.step,
+        export_difference=proof.difference,
+        export_moved=proof.moved,
+        **({} if proof.from_quantized is None else {"export_from_quantized": proof.from_quantized}),
     )
     told.say(f"exported to {final}; read back by a process of its own, {proof}")

@@ -13,7 +13,7 @@ from muster.engines.local import LocalEngine
 from muster.engines.products import restored
 from muster.errors import CheckpointError
 from muster.history import History
-from muster.optimizer import optimizer_order
+from muster.optimizer import Kept, kept, optimizer_order, put_back
 from muster.runstate import Run
 
 COUNTERS = ("step", "updates", "drawn", "num_tokens", "version", "old_version", "skipped_in_a_row")
@@ -23,9 +23,10 @@ COUNTERS = ("step", "updates", "drawn", "num_tokens", "version", "old_version", 
 def snapshot(session: Run) -> Checkpoint:
     """All that a resume needs of the run as it is: weights, optimizer, the copy that samples, counters."""
     state = session.state
+    optimizer = kept(session.optimizer, optimizer_order(session.policy))
     return Checkpoint(
         weights={name: param.detach() for name, param in session.policy.trainable()},
-        optimizer=checkpoint.optimizer_tensors(session.optimizer, optimizer_order(session.policy)),
+        optimizer=optimizer.tensors,
         old=state.old,
         state={
             **{name: getattr(state, name) for name in COUNTERS},
@@ -34,6 +35,8 @@ def snapshot(session: Run) -> Checkpoint:
             "threads": torch.get_num_threads(),
             "products": products(session),
             "lays_out_frozen": session.policy.frozen.is_on,
+            "optimizer": optimizer.plain,
+            "quantized": session.policy.quantized,
         },
     )
 
@@ -65,8 +68,12 @@ def restore(session: Run, path: Path) -> None:
     """Puts weights, optimizer, sampler and counters back as they were after the checkpoint's step."""
     saved = checkpoint.load(path, session.policy.device)
     checkpoint.put_weights(dict(session.policy.trainable()), saved.weights, path)
-    checkpoint.load_optimizer(session.optimizer, optimizer_order(session.policy), saved.optimizer)
     state, numbers = session.state, saved.state
+    _refuse_other_base(session, numbers, path)
+    # A checkpoint from before there was a choice of optimizers holds tensors alone.
+    plain = numbers.get("optimizer", {})
+    remembered = Kept(saved.optimizer, plain if isinstance(plain, dict) else {})
+    put_back(session.optimizer, optimizer_order(session.policy), remembered)
     for name in COUNTERS:
         setattr(state, name, _whole(numbers, name))
     state.history = _history(numbers)
@@ -79,6 +86,16 @@ def restore(session: Run, path: Path) -> None:
     state.old = dict(saved.old) if saved.old is not None else None
     weights = state.old.items() if state.old is not None else session.policy.trainable()
     session.collector.engine.load_weights(weights, state.old_version)
+
+
+def _refuse_other_base(session: Run, numbers: Mapping[str, object], path: Path) -> None:
+    """Refuses to go on from another quantised base than the one that the adapter was trained on."""
+    was, now = numbers.get("quantized"), session.policy.quantized
+    if was != now:
+        raise CheckpointError(
+            f"{path} was trained on a base whose quantised weights have the digest {was}, and here they have "
+            f"{now}. Go on with the same model, model.quantize and version of bitsandbytes."
+        )
 
 
 def _whole(numbers: Mapping[str, object], name: str) -> int:

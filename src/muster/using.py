@@ -269,7 +269,9 @@ def _best(checkpoints: Path) -> Path:
 
 
 def _naming(settings: ModelConfig, path: str, adapter: str | None) -> ModelConfig:
-    return settings.model_copy(update={"path": path, "adapter": adapter, "lora": None})
+    # Full weights are what they are; only below an adapter is there something to quantise.
+    quantize = settings.quantize if adapter else None
+    return settings.model_copy(update={"path": path, "adapter": adapter, "lora": None, "quantize": quantize})
 
 
 def _without_checkpointing(settings: ModelConfig) -> ModelConfig:

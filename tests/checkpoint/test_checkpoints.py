@@ -13,17 +13,13 @@ from muster.checkpoint import (
     damage,
     find,
     load,
-    load_optimizer,
-    optimizer_tensors,
     put_weights,
     retire,
     save,
 )
 from muster.errors import CheckpointError, DiskFullError
 from muster.files import watched
-from muster.loop import train
 from tiny import tiny_policy
-from toy_run import toy_run
 
 FILES = ("weights.safetensors", "optimizer.safetensors", "old.safetensors", "state.json", "manifest.json")
 
@@ -240,20 +236,6 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     save(tmp_path, 1, sample(5.0))
     assert names(tmp_path) == ["000001"]
     assert load(tmp_path / "000001", torch.device("cpu")).weights["a"][0, 0] == 5.0
-
-
-def test_optimizer_state_comes_back_entry_by_entry():
-    run = toy_run(num_steps=2)
-    list(train(run))
-    order = [name for name, _ in run.policy.trainable()]
-    saved = optimizer_tensors(run.optimizer, order)
-    assert len(saved) == 3 * len(order)
-    fresh = toy_run(num_steps=2)
-    load_optimizer(fresh.optimizer, order, saved)
-    again = optimizer_tensors(fresh.optimizer, order)
-    assert all(torch.equal(saved[name], again[name]) for name in saved)
-    with pytest.raises(CheckpointError, match="does not train"):
-        load_optimizer(fresh.optimizer, order, {"nothing/step": torch.tensor(1.0)})
 
 
 def test_weights_of_another_model_are_refused_and_none_is_changed():

@@ -5,12 +5,11 @@ the schema: names, types and defaults are checked against it, and only there.
 """
 
 import inspect
-import math
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Union, get_args, get_origin
+from typing import get_args
 
 from muster.algo.advantages import ADVANTAGES
 from muster.algo.gates import GATES, Gate
@@ -22,6 +21,7 @@ from muster.algo.weights import WEIGHTS
 from muster.callables import FORMS, load_callable
 from muster.errors import ConfigError
 from muster.nearest import did_you_mean
+from muster.signatures import describe, fits
 
 Choice = str | Mapping[str, object] | Callable[..., object]
 """A name, `module:function`, `{use = either, option = value ...}`, or the function itself."""
@@ -104,38 +104,11 @@ def _checked(
         hint = _known(name, parameters) if parameters else " It has no options."
         raise ConfigError(f"{place} isn't an option of {use!r}.{hint}")
     annotation = parameters[name].annotation
-    if not _fits(annotation, value):
-        raise ConfigError(f"{place} is {value!r}, but must be {_describe(annotation)}.")
+    if not fits(annotation, value):
+        raise ConfigError(f"{place} is {value!r}, but must be {describe(annotation)}.")
     if isinstance(value, int) and float in (annotation, *get_args(annotation)):
         return float(value)
     return value
-
-
-def _fits(annotation: object, value: object) -> bool:
-    """Whether a value from a file fits an option's type; numbers are finite and not negative."""
-    if annotation is inspect.Parameter.empty:
-        return True
-    if get_origin(annotation) is Literal:
-        return value in get_args(annotation)
-    if get_origin(annotation) in (Union, types.UnionType):
-        return any(_fits(part, value) for part in get_args(annotation))
-    if annotation in (int, float):
-        kinds = (int, float) if annotation is float else int
-        is_number = isinstance(value, kinds) and not isinstance(value, bool)
-        return is_number and math.isfinite(value) and value >= 0
-    if annotation is None or annotation is types.NoneType:
-        return value is None
-    return isinstance(value, annotation) if isinstance(annotation, type) else True
-
-
-def _describe(annotation: object) -> str:
-    if get_origin(annotation) is Literal:
-        return "one of " + ", ".join(repr(value) for value in get_args(annotation))
-    if get_origin(annotation) in (Union, types.UnionType):
-        parts = [part for part in get_args(annotation) if part is not types.NoneType]
-        return " or ".join(_describe(part) for part in parts)
-    words = {float: "a number, finite and not negative", int: "a whole number, not negative"}
-    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def _as_gate(make: Callable[..., object]) -> Gate:

@@ -47,6 +47,14 @@ def _model(config: Config) -> Iterator[Problem]:
             "nothing beside model.adapter, which brings its own rank and targets; leave one of the two out",
             ("model.adapter",),
         )
+    if model.quantize and not model.lora and not model.adapter:
+        yield wrong(
+            "model.quantize",
+            model.quantize,
+            "with an adapter only, since weights of so few bits can't be trained themselves; add a table "
+            "[model.lora], or name a trained model.adapter",
+            ("model.lora", "model.adapter"),
+        )
 
 
 def _lengths(config: Config) -> Iterator[Problem]:

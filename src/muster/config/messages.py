@@ -14,6 +14,8 @@ from muster.redaction import HIDDEN, is_secret_name, redacted, without_secrets
 _MAX_SHOWN = 80
 MAX_PROBLEMS = 50
 """That are told of fields which are wrong by themselves."""
+MOVED = {"optim.betas": "optim.options.betas", "optim.eps": "optim.options.eps"}
+"""Fields of earlier versions, and where they are now."""
 
 
 class Problem(NamedTuple):
@@ -127,6 +129,8 @@ def _missing(keys: tuple[str, ...]) -> Iterator[Problem]:
 
 def _unknown(keys: tuple[str, ...], value: object) -> Problem:
     """A key that isn't one, with the nearest that is."""
+    if moved := MOVED.get(".".join(keys)):
+        return Problem(keys, f"= {_shown_at(keys, value)} has moved: write {moved} = {shown(value)}")
     given = f"= {_shown_at(keys, value)} is unknown"
     nearest = _nearest(".".join(keys))
     if nearest:

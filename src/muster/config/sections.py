@@ -60,6 +60,8 @@ class ModelConfig(Section):
     """Folder of a trained adapter to go on from; the reference is then the adapter as it is now."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the computation. The weights stay float32: small learning rates do not move bfloat16."""
+    quantize: Literal["nf4", "int8"] | None = None
+    """Keep the linear layers' weights in 4 or 8 bits (arXiv:2305.14314) below an adapter that is trained."""
     max_tokens: Annotated[int, Ge(2)] = 4096
     """Longest prompt and completion together, in tokens."""
     gradient_checkpointing: bool = False
@@ -193,16 +195,16 @@ class AlgoConfig(Section):
 
 
 class OptimConfig(Section):
-    """AdamW (arXiv:1711.05101), its schedule and its guards."""
+    """The optimizer, its schedule and its guards."""
 
+    name: Text = "adamw"
+    """`adamw`, `adamw_8bit`, `paged_adamw_8bit`, `sgd`, or a class such as `torch.optim.Adafactor`."""
+    options: Options = Field(default_factory=dict)
+    """The optimizer's own options, such as `{ betas = [0.9, 0.99] }`; its signature says which there are."""
     lr: NotNegative = 1e-6
     """Learning rate at the top of the schedule."""
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
-    """Decay of the running mean of the gradient and of its square."""
-    eps: Annotated[float, Gt(0)] = 1e-8
-    """Added to the root of the running square."""
     weight_decay: NotNegative = 0.0
-    """Share of the weights, times the learning rate, that each update takes away."""
+    """Weight decay of matrices; of AdamW, the share, times `lr`, that each update takes away."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls after warm-up."""
     warmup_steps: Count = 0

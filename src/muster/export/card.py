@@ -98,6 +98,7 @@ def _story(config: Config, metrics: Sequence[Mapping[str, object]], form: Form) 
     rows = {
         "base model": code(_place(config.model.path)),
         "weights": "a LoRA adapter" if form == "adapter" else "all of the model's",
+        **_quantization(config),
         "data": code(_place(config.data.path)),
         "reward": rewards,
         "recipe": code(config.algo.recipe),
@@ -108,6 +109,17 @@ def _story(config: Config, metrics: Sequence[Mapping[str, object]], form: Form) 
     return "\n".join(
         ["| | |", "|---|---|", *(f"| {key} | {cell(value)} |" for key, value in rows.items()), ""]
     )
+
+
+def _quantization(config: Config) -> dict[str, str]:
+    """What a reader must know where the policy that was trained is not quite the one published."""
+    kind = config.model.quantize
+    if kind is None:
+        return {}
+    return {
+        "trained on": f"the base in {kind}; this is its adapter on the base in full precision. Held-out "
+        "results are those of the quantised policy"
+    }
 
 
 def _held_out(metrics: Sequence[Mapping[str, object]]) -> str:

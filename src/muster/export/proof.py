@@ -26,6 +26,9 @@ class Proof:
     """The same between the trained policy and the model that training started from; None if that is gone."""
     is_untrained: bool
     """The weights are those of the start: at a learning rate of 0, or where no step had a signal."""
+    from_quantized: float | None = None
+    """Mean KL divergence, in nats a token, of the policy that was trained on a quantised base from what was
+    written, the adapter on the full base; None where nothing was quantised."""
 
     def __str__(self) -> str:
         """In words, for a person."""
@@ -35,7 +38,13 @@ class Proof:
                 "still those of the base model: nothing was learned"
             )
         moved = "" if self.moved is None else f", which are up to {self.moved:.2g} from the base model's"
-        return f"logprobs differ by at most {self.difference:.2g} nats from the trained policy's{moved}"
+        if self.from_quantized is None:
+            return f"logprobs differ by at most {self.difference:.2g} nats from the trained policy's{moved}"
+        return (
+            f"logprobs differ by at most {self.difference:.2g} nats from those of the trained adapter on the "
+            f"full base{moved}. The policy that was trained, on the quantised base, is another: its KL "
+            f"divergence from this one is {self.from_quantized:.2g} nats a token"
+        )
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,13 @@ def start_of(policy: Policy, base_path: str, held: Held) -> Start | None:
         for name, tensor in trained_tensors(policy.base)
     )
     return Start(next_logprobs(base, held.prompts), is_untrained)
+
+
+def divergence(trained: Policy, written: Reading, held: Held) -> float:
+    """Mean KL divergence of the trained policy from what was written, in nats a token of the held prompts."""
+    pairs = zip(next_logprobs(trained.model, held.prompts), written.logprobs, strict=True)
+    kls = [(ours.exp() * (ours - theirs)).sum(-1) for ours, theirs in pairs]
+    return float(torch.cat(kls).mean()) if kls else 0.0
 
 
 def prove(expected: Reading, read: Reading, start: Start | None, *, tolerance: float) -> Proof:

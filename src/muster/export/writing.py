@@ -7,19 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+import torch
 from peft import PeftModel
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from muster.adapters import carried_over
 from muster.errors import CheckpointError
 from muster.export.card import Form
 from muster.export.gguf import Gguf, as_stored, refuse_unfit, special_of, tokens_of, write_gguf
-from muster.export.held import Held, Reading, ask, fingerprint_of_tokens
+from muster.export.held import NUM_TOKENS, Held, Reading, ask, fingerprint_of_tokens
 from muster.export.process import Reader, read_fresh
-from muster.export.proof import Proof, prove, start_of
+from muster.export.proof import Proof, divergence, prove, start_of
 from muster.files import need_room, staged, staged_file, write_atomic, write_by
 from muster.policy import Policy
-from muster.pretrained import stop_ids
+from muster.pretrained import load_model, stop_ids
 from muster.quiet import quiet
 
 TOLERANCE = 1e-3
@@ -50,8 +52,13 @@ def export_model(
     GGUF. A fresh process reads back what was written; its tensors, adapter scale, tokenizer, chat template
     and stop tokens must be equal, and its logprobs on the probes within a tolerance of the policy's.
     Raises CheckpointError with all that differs, and leaves what was at `target` before.
+
+    An adapter that was trained on a quantised base is written for the full one, and merged into that. The
+    policy to be equal to is then the adapter on the full base, and the proof says how far that is from the
+    one that was trained.
     """
     held = Held.of(probes, policy.tokenizer)
+    trained, policy = policy, on_full_base(policy, base_path)
     model = policy.model
     if isinstance(model, PeftModel) and form_of(policy, merge=merge, gguf=gguf) == "weights":
         model = _merged(model)
@@ -64,7 +71,22 @@ def export_model(
             write_atomic(staging / CARD, card.encode())
         else:
             _write_gguf(model, policy, staging, gguf)
-        return prove(expected, read_back(staging, held), start, tolerance=tolerance)
+        proof = prove(expected, read_back(staging, held), start, tolerance=tolerance)
+        if policy is trained:
+            return proof
+        return replace(proof, from_quantized=divergence(trained, expected, held))
+
+
+def on_full_base(policy: Policy, base_path: str) -> Policy:
+    """The policy; where its base is quantised, its adapter on that base as it was before."""
+    if policy.quantized is None:
+        return policy
+    assert isinstance(policy.model, PeftModel)
+    base = load_model(base_path, dtype=torch.float32)
+    nn.Module.to(base, policy.device)
+    return Policy(
+        carried_over(policy.model, base), policy.tokenizer, max_tokens=NUM_TOKENS, pack_prefixes=False
+    )
 
 
 def _write(model: PreTrainedModel | PeftModel, policy: Policy, staging: Path) -> None:

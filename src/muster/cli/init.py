@@ -70,23 +70,29 @@ def init(
     folder: Annotated[Path, about("Where to; made where it isn't there.")] = Path("my-run"),
     /,
     *,
+    from_trl: Annotated[
+        Path | None, about("A TRL or Unsloth script, which is not run, or a JSON of GRPOConfig arguments.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Write a run to start from: a commented configuration, a reward, and a little data.
 
-    Nothing that is there is written over.
+    With `--from-trl` the configuration is what a script says, and nothing else is written. Nothing that is
+    there is written over.
 
     **Examples**
 
     ```text
     muster init
     muster init sums && muster train sums/run.toml
+    muster init sums --from-trl train_grpo.py
     ```
     """
     from muster.cli.output import program
+    from muster.escaping import escape_text
     from muster.files import make_folder, write_atomic
 
-    files = starter_files()
+    files, report = (starter_files(), ()) if from_trl is None else _converted(from_trl)
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise ConfigError(
@@ -97,11 +103,21 @@ def init(
         write_atomic(folder / name, text.encode("utf-8"))
     written = [str(folder / name) for name in files]
     if json:
-        print(json_format.dumps({"written": written}))
+        print(json_format.dumps({"written": written, **({"report": report} if from_trl else {})}))
     else:
         told = ["Wrote:", *(f"  {path}" for path in written), "Next:", f"  {program()} train {written[0]}"]
         print("\n".join(told))
+        if report:
+            print("\n".join(["To look at:", *(f"  - {escape_text(line)}" for line in report)]))
     return 0
+
+
+def _converted(source: Path) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """The one file that a script becomes, and what was not carried over as it was."""
+    from muster.fromtrl import converted, read
+
+    found = converted(read(source))
+    return {"run.toml": found.toml}, found.report
 
 
 def starter_files() -> Mapping[str, str]:

@@ -28,7 +28,7 @@ BUDGET_TOKENS = 16_384
 def configuration(job: Job, folder: Path) -> Config:
     """The job as Muster is told it; runs go into the folder."""
     settings: dict[str, dict[str, object]] = {
-        "model": {"path": job.model},
+        "model": {"path": job.model, "gradient_checkpointing": job.gradient_checkpointing},
         "data": {"path": job.data, "shuffle": False},
         "reward": {"use": [f"{HERE / 'judging.py'}:{job.reward}"]},
         "sampling": {
@@ -39,6 +39,7 @@ def configuration(job: Job, folder: Path) -> Config:
         },
         "algo": {"recipe": "grpo", "kl": "k3", "kl_coef": job.kl_coef},
         "optim": {
+            "name": job.optimizer,
             "lr": job.lr,
             "options": {"betas": [job.beta1, job.beta2]},
             "warmup_steps": job.warmup_steps,
@@ -52,6 +53,8 @@ def configuration(job: Job, folder: Path) -> Config:
             "alpha": float(job.lora_rank),
             "targets": list(LORA_TARGETS),
         }
+    if job.quantize:
+        settings["model"]["quantize"] = job.quantize
     if job.held_out:
         settings["data"]["eval_path"] = job.held_out
         settings["eval"] = {"every": job.eval_every, "prompts": job.eval_prompts, "at_start": False}

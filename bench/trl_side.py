@@ -73,7 +73,7 @@ def _settings(job: Job, folder: Path) -> GRPOConfig:
         adam_beta2=job.beta2,
         weight_decay=0.0,
         max_grad_norm=1.0,
-        gradient_checkpointing=False,
+        gradient_checkpointing=job.gradient_checkpointing,
         bf16=False,
         use_cpu=True,
         seed=job.seed,

@@ -44,6 +44,10 @@ class Job:
     kl_coef: float = 0.0
     lora_rank: int = 0
     """0 trains all weights."""
+    quantize: str | None = None
+    """Kind of the base's weights; None keeps them whole."""
+    optimizer: str = "adamw"
+    gradient_checkpointing: bool = False
     lr: float = 1e-6
     beta1: float = 0.9
     beta2: float = 0.999

@@ -101,7 +101,7 @@ def test_the_export_is_the_adapter_on_the_full_base_and_says_how_far_that_is(pla
     assert proof.difference < 1e-3
     assert proof.from_quantized is not None
     assert (1e-7, 1e-9)[kind == "int8"] < proof.from_quantized < 1
-    assert "on the quantised base, is another: its KL divergence" in str(proof)
+    assert "on the quantised base, is another: its KL divergence from this one is " in str(proof)
     [end] = [event for event in read_events(folder) if event["kind"] == "end"]
     assert end["export_from_quantized"] == pytest.approx(proof.from_quantized, rel=0.5)
 

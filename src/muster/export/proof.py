@@ -32,19 +32,20 @@ class Proof:
 
     def __str__(self) -> str:
         """In words, for a person."""
+        whose = "the policy's" if self.is_untrained else "the trained policy's"
+        if self.from_quantized is not None:
+            whose = "those of the adapter on the full base"
+        text = f"logprobs differ by at most {self.difference:.2g} nats from {whose}"
         if self.is_untrained:
-            return (
-                f"logprobs differ by at most {self.difference:.2g} nats from the policy's, whose weights are "
-                "still those of the base model: nothing was learned"
+            text += ", whose weights are still those of the base model: nothing was learned"
+        elif self.moved is not None:
+            text += f", which are up to {self.moved:.2g} from the base model's"
+        if self.from_quantized is not None:
+            text += (
+                ". The policy in training, on the quantised base, is another: its KL divergence from this one "
+                f"is {self.from_quantized:.2g} nats a token"
             )
-        moved = "" if self.moved is None else f", which are up to {self.moved:.2g} from the base model's"
-        if self.from_quantized is None:
-            return f"logprobs differ by at most {self.difference:.2g} nats from the trained policy's{moved}"
-        return (
-            f"logprobs differ by at most {self.difference:.2g} nats from those of the trained adapter on the "
-            f"full base{moved}. The policy that was trained, on the quantised base, is another: its KL "
-            f"divergence from this one is {self.from_quantized:.2g} nats a token"
-        )
+        return text
 
 
 @dataclass(frozen=True)

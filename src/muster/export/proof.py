@@ -42,8 +42,8 @@ class Proof:
             text += f", which are up to {self.moved:.2g} from the base model's"
         if self.from_quantized is not None:
             text += (
-                ". The policy in training, on the quantised base, is another: its KL divergence from this one "
-                f"is {self.from_quantized:.2g} nats a token"
+                ". The policy in training, on the quantised base, is another: its KL divergence from this "
+                f"one is {self.from_quantized:.2g} nats a token"
             )
         return text
 

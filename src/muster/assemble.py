@@ -200,7 +200,10 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     """The run at its start: step 0, a fresh optimizer, the reference taken from the policy as it is."""
     config, recipe = materials.config, materials.recipe
     clock = Clock(progress)
-    policy.frozen.is_on = should_lay_out(linear_layers(policy.backbone, policy.head))
+    # Who has the base in few bits has no memory for copies of the head.
+    policy.frozen.is_on = policy.quantized is None and should_lay_out(
+        linear_layers(policy.backbone, policy.head)
+    )
     sampling = make_sampling(config, policy)
     plan = make_plan(config, recipe, materials.num_steps)
     kl_in_loss = config.algo.kl_coef if config.algo.kl_in == "loss" else 0.0

@@ -5,7 +5,7 @@ Each case is a process of its own that takes two steps: in the second the optimi
 
 from dataclasses import replace
 
-from keeping import Data, Settings, load, save, say
+from keeping import Settings, load, save, say
 from muster.pretrained import load_tokenizer
 from part_steps import SCRIPTS, check_lengths
 from talking import Worker
@@ -13,14 +13,14 @@ from workloads import KL_COEF, LORA_RANK, NEW_TOKENS, WORKLOADS, Job, exact_prom
 
 CASES = {
     "full": {},
-    "lora": {"lora_rank": LORA_RANK},
-    "lora_checkpointed": {"lora_rank": LORA_RANK, "gradient_checkpointing": True},
     "qlora": {
         "lora_rank": LORA_RANK,
         "quantize": "nf4",
         "optimizer": "paged_adamw_8bit",
         "gradient_checkpointing": True,
     },
+    "lora": {"lora_rank": LORA_RANK},
+    "lora_checkpointed": {"lora_rank": LORA_RANK, "gradient_checkpointing": True},
 }
 """What differs from workload S. QLoRA and checkpointing are measured with Muster alone."""
 SIDES = {"full": ("muster", "trl"), "lora": ("muster", "trl")}
@@ -28,25 +28,24 @@ NUM_STEPS = 2
 
 
 def measure(settings: Settings) -> None:
-    """Every case without a reference and with one; a case that is done already stays."""
-    done: Data = {} if settings.again else (load(settings.results, "footprint") or {})
+    """Every case without a reference and with one, Muster's first; what is measured already stays."""
+    done: dict[str, dict[str, int]] = {}
+    if not settings.again and (before := load(settings.results, "footprint")) is not None:
+        done.update(before["peak_bytes"])  # pyright: ignore[reportArgumentType, reportCallIssue]  # as below
     workload = WORKLOADS[0]
     tokenizer = load_tokenizer(settings.model)
     texts = exact_prompts(tokenizer, workload.num_prompts, workload.prompt_tokens)
     data = write_prompts(settings.work / "footprint.jsonl", texts)
     base = workload.job(settings.model, data, settings.threads)
-    for kl_coef in (0.0, KL_COEF):
-        for name, changes in CASES.items():
-            case = f"{name}_reference" if kl_coef else name
-            if case in done:
-                continue
-            job = replace(base, name=case, kl_coef=kl_coef, **changes)
-            peaks = {
-                side: _peak(job, side, settings, workload.prompt_tokens)
-                for side in SIDES.get(name, ("muster",))
-            }
-            done[case] = {"rows": job.rows, "prompt_tokens": workload.prompt_tokens, "peak_bytes": peaks}
-            save(settings, "footprint", done)
+    for side in SCRIPTS:
+        for kl_coef in (0.0, KL_COEF):
+            for name, changes in CASES.items():
+                case = f"{name}_reference" if kl_coef else name
+                if side in done.get(case, {}) or side not in SIDES.get(name, ("muster",)):
+                    continue
+                job = replace(base, name=case, kl_coef=kl_coef, **changes)
+                done.setdefault(case, {})[side] = _peak(job, side, settings, workload.prompt_tokens)
+                save(settings, "footprint", {"rows": job.rows, "peak_bytes": done})
 
 
 def _peak(job: Job, side: str, settings: Settings, prompt_tokens: int) -> int:

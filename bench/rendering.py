@@ -153,8 +153,7 @@ def _footprint(data: Data) -> str:
     rows = []
     for name, title in FOOTPRINTS.items():
         for case, kind in ((name, "no reference"), (f"{name}_reference", "with a reference")):
-            if case in data:
-                peaks = data[case]["peak_bytes"]
+            if peaks := data["peak_bytes"].get(case):
                 rows.append((title, kind, *(_gigabytes(peaks.get(side)) for side in ("muster", "trl"))))
     return "\n\n".join(
         (

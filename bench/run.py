@@ -23,6 +23,8 @@ from rendering import write_report
 PARTS = ("gradient", "update", "sampling", "start", "curves", "profile", "steps", "target")
 """What `all` measures, in this order: short ones first."""
 CHOICES = (*PARTS, "memory", "footprint", "vllm", "report", "all")
+GOING_ON = ("steps", "footprint")
+"""Parts that measure what their result lacks."""
 EMBEDDED = "smollm2-135m-instruct"
 
 
@@ -63,7 +65,7 @@ def _measure(part: str, settings: Settings) -> None:
     if part == "memory":
         # Peaks are read off the same processes whose steps are timed.
         part = "steps"
-    if part != "steps" and not settings.again and load(settings.results, part) is not None:
+    if part not in GOING_ON and not settings.again and load(settings.results, part) is not None:
         say(f"{part}: measured before, kept (--again measures it anew)")
         return
     start = time.perf_counter()

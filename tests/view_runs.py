@@ -283,30 +283,38 @@ def large_report(step: int, num_groups: int = 8, size: int = 16, tokens: int = 7
     return replace(report(step), groups=groups, traces=tuple(traces(some.rollouts) for some in groups))
 
 
-def write_trl_run(folder: Path) -> Path:
-    """What TRL 1.16 leaves: the trainer's state in a checkpoint, and completions of each logged step."""
+def write_trl_run(folder: Path, num_steps: int = 3) -> Path:
+    """What TRL 1.16 leaves: the trainer's state in a checkpoint, and completions of each logged step.
+
+    From the thirteenth step on every completion is the same, and rewards are equal: the policy has collapsed.
+    """
     log = [
         {"step": step, "epoch": step / 10, "loss": 0.1, "reward": 0.2 * step, "reward_std": 0.3,
          "rewards/exact/mean": 0.1 * step, "rewards/polite/mean": 0.1 * step, "entropy": 1.0 / step,
          "completions/mean_length": 20.0, "frac_reward_zero_std": 0.5, "grad_norm": 0.4}
-        for step in (1, 2, 3)
+        for step in range(1, num_steps + 1)
     ]  # fmt: skip
-    state = folder / "checkpoint-3"
+    state = folder / f"checkpoint-{num_steps}"
     state.mkdir(parents=True)
     (state / "trainer_state.json").write_text(
         json.dumps(
-            {"global_step": 3, "max_steps": 10, "log_history": [*log, {"step": 3, "eval_reward": 0.4}]}
+            {
+                "global_step": num_steps,
+                "max_steps": 10,
+                "log_history": [*log, {"step": num_steps, "eval_reward": 0.4}],
+            }
         )
     )
     (folder / "completions").mkdir()
-    for step in (1, 2, 3):
+    for step in range(1, num_steps + 1):
+        is_stuck = step > 12
         ask = [{"role": "user", "content": "Say hello."}], [{"role": "user", "content": "Count to three."}]
         rows = [
             {
                 "step": step,
                 "prompt": ask[place // 2],
-                "completion": [{"role": "assistant", "content": f"answer {place} of step {step}"}],
-                "exact": float(place % 2),
+                "completion": [{"role": "assistant", "content": _said(place, step, is_stuck)}],
+                "exact": 0.0 if is_stuck else float(place % 2),
                 "polite": 0.5 if place < 2 else None,
                 "noted": f"note {place}",
                 "advantage": 1.0 if place % 2 else -1.0,
@@ -315,6 +323,10 @@ def write_trl_run(folder: Path) -> Path:
         ]
         pq.write_table(pa.Table.from_pylist(rows), folder / "completions" / f"completions_{step:05d}.parquet")
     return folder
+
+
+def _said(place: int, step: int, is_stuck: bool) -> str:
+    return "I can't say" if is_stuck else f"answer {place} of step {step}"
 
 
 def write_plain_metrics(folder: Path) -> Path:

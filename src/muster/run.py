@@ -196,6 +196,7 @@ def _note_start(session: Run, numbers: Mapping[str, float | None], store: RunSto
         budget_tokens=session.budget.tokens,
         shares_prompts=session.policy.packs,
         products=products(session),
+        watched=True,
     )
     shown = ", ".join(
         f"{name.replace('_', ' ')} {value:.1e}" for name, value in numbers.items() if value is not None

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
+import view_runs
+
 ARCHIVE = Path(__file__).parent.parent / "fixtures" / "broken_runs.tar.xz"
 
 
 @pytest.fixture(scope="session")
 def recorded_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs; `tests/fixtures/make_broken_runs.py` trained them."""
+    """A folder of runs; `tests/fixtures/make_broken_runs.py` trained them, and one is as TRL leaves it."""
     folder = tmp_path_factory.mktemp("recorded")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
+    view_runs.write_trl_run(folder / "trl-out", 24)
     return folder

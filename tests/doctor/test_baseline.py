@@ -73,5 +73,4 @@ def test_how_sure_follows_from_the_chance_of_it(p: float, sure: str):
 def test_parts_of_a_series_are_cut_by_step_and_by_share():
     whole = Series((2, 4, 6, 8), (1.0, 2.0, 3.0, 4.0))
     assert whole.since(5) == Series((6, 8), (3.0, 4.0))
-    assert whole.until(5) == Series((2, 4), (1.0, 2.0))
     assert whole.last(0.5) == Series((6, 8), (3.0, 4.0))

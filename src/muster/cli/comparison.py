@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.cli.findings import findings_in
+from muster.cli.findings import known_findings
 from muster.cli.outcome import answer_text
 from muster.cli.samples import question_text
 from muster.cli.story import SHOWN
@@ -37,7 +37,7 @@ class Side(NamedTuple):
     """Of that evaluation."""
 
 
-class HeldOut(NamedTuple):
+class HeldOutGain(NamedTuple):
     """Held-out reward of the second run less that of the first, at their last evaluations."""
 
     gain: Interval
@@ -60,7 +60,7 @@ def settings_that_differ(first: Side, second: Side) -> list[Changed]:
     return [one for one in changed_settings(*configs) if one.path not in _OF_THE_FOLDER]
 
 
-def held_out_difference(first: Side, second: Side) -> HeldOut | None:
+def held_out_difference(first: Side, second: Side) -> HeldOutGain | None:
     """Paired where half of one run's prompts are the other's, too; None without an evaluation."""
     scores = [_scores(side.groups) for side in (first, second)]
     if not scores[0] or not scores[1]:
@@ -68,9 +68,9 @@ def held_out_difference(first: Side, second: Side) -> HeldOut | None:
     both = [prompt for prompt in scores[0] if prompt in scores[1]]
     if 2 * len(both) >= min(map(len, scores)):
         gain = paired_difference([scores[0][p] for p in both], [scores[1][p] for p in both])
-        return HeldOut(gain, len(both), True)
+        return HeldOutGain(gain, len(both), True)
     gain = difference(list(scores[0].values()), list(scores[1].values()))
-    return HeldOut(gain, min(map(len, scores)), False)
+    return HeldOutGain(gain, min(map(len, scores)), False)
 
 
 def _scores(groups: Sequence[Group]) -> dict[str, float]:
@@ -91,7 +91,7 @@ def print_comparison(first: Side, second: Side, console: Console) -> None:
     if pairs:
         console.print(pairs_table(pairs, names))
     for name, side in zip(names, (first, second)):
-        found = ", ".join(finding.name for finding in findings_in(side.folder)) or "none"
+        found = ", ".join(str(one.get("name")) for one in known_findings(side.folder).found) or "none"
         console.print(Text(f"findings of {name}: {found}"))
 
 
@@ -136,7 +136,7 @@ def _cells(side: Side, key: str, room: int) -> list[str]:
     return [ends] if room < MIN_CURVE else [ends, sparkline(values, min(room, MAX_CURVE))]
 
 
-def held_out_text(found: HeldOut | None, first: Side, second: Side) -> Text:
+def held_out_text(found: HeldOutGain | None, first: Side, second: Side) -> Text:
     """The difference in a sentence, and whether it may be chance."""
     if found is None:
         return Text("no held-out difference: a run was not evaluated")
@@ -201,5 +201,5 @@ def comparison_as_json(first: Side, second: Side) -> Mapping[str, object]:
             }
             for one, other in same_prompts(first, second)
         ],
-        "findings": {name: [f.to_plain() for f in findings_in(side.folder)] for name, side in sides.items()},
+        "findings": {name: list(known_findings(side.folder).found) for name, side in sides.items()},
     }

@@ -6,7 +6,7 @@ from muster.cli.flags import Json, about
 
 
 def doctor(
-    target: Annotated[str, about("The run's name, or its folder.")],
+    target: Annotated[str, about("The run's name, or its folder; TRL's, or one with a metrics.jsonl, too.")],
     /,
     *,
     fail_on: Annotated[
@@ -28,21 +28,34 @@ def doctor(
     muster doctor demo-1 --json
     ```
     """
-    from muster.cli.findings import FINDINGS, findings_in, is_among, print_findings, wanted_by
+    from muster.cli.findings import (
+        FINDINGS,
+        examined_now,
+        is_among,
+        print_findings,
+        print_limits,
+        wanted_by,
+    )
     from muster.cli.output import PatientConsole, print_line
-    from muster.cli.targets import needed_run_folder
+    from muster.cli.targets import needed_source
+    from muster.doctor import told
     from muster.store import read_events, read_meta, to_json
 
-    folder = needed_run_folder(target)
-    read_meta(folder)
+    source = needed_source(target)
+    if source.kind == "muster":
+        read_meta(source.folder)
     wanted = wanted_by(fail_on)
-    found = findings_in(folder)
-    names = {finding.name for finding in found}
-    told = [event for event in read_events(folder) if event.get("kind") == "finding"]
-    earlier = list({event["name"]: event for event in told if event.get("name") not in names}.values())
+    looked = examined_now(source)
+    names = {finding.name for finding in looked.findings}
+    events = told(read_events(source.folder)) or []
+    earlier = [event for event in events if event.get("name") not in names]
     if json:
-        rows = [finding.to_plain() for finding in found]
-        print_line(to_json({"folder": str(folder), "findings": rows, "earlier": earlier}))
+        rows = [finding.to_plain() for finding in looked.findings]
+        unasked = [one._asdict() for one in looked.unasked]
+        folder = str(source.folder)
+        print_line(to_json({"folder": folder, "findings": rows, "earlier": earlier, "unasked": unasked}))
     else:
-        print_findings(found, earlier, folder, PatientConsole())
-    return FINDINGS if is_among(found, wanted) else 0
+        console = PatientConsole()
+        print_findings(looked.findings, earlier, source.folder, console)
+        print_limits(looked, console)
+    return FINDINGS if is_among(looked.findings, wanted) else 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,10 +11,13 @@ from rich.text import Text
 from muster.cli.output import log_line, program
 from muster.cli.targets import readable
 from muster.cli.text import escape_text, number
-from muster.doctor import KINDS, LEVELS, Finding, course_of, examine
+from muster.doctor import KINDS, LEVELS, Finding, in_words, told
+from muster.doctor.baseline import MIN_POINTS
 from muster.errors import ConfigError
 from muster.nearest import did_you_mean
-from muster.store import Line
+from muster.store import Line, read_events
+from muster.view.examining import BUDGET_BYTES, Examined, examined
+from muster.view.sources import Source, source_of
 
 FINDINGS = 3
 """Exit code of a run that stopped at a finding, and of a doctor that was to fail on one."""
@@ -22,14 +26,32 @@ _MARKS = {"note": "·", "warning": "!", "serious": "!!"}
 """So that colour is not the only sign."""
 
 
-def findings_in(folder: Path) -> list[Finding]:
+def examined_now(source: Source, budget_bytes: int | None = None) -> Examined:
     """What the doctor finds in the run; what it had to leave out, as damaged, is logged."""
-    with readable(folder):
-        course = course_of(folder)
-        found = examine(course)
-    for reason in course.unread:
+    found = examined(source, budget_bytes)
+    for reason in found.course.unread:
         log_line(f"left out: {reason}")
     return found
+
+
+class Known(NamedTuple):
+    """What is known of a run's findings without reading all that the doctor does."""
+
+    found: Sequence[Line]
+    """Each as plain data."""
+    was_told: bool
+    """Training told them; else they were looked for now, in some of the rollouts."""
+
+
+def known_findings(folder: Path) -> Known:
+    """What training told, from its events; where nobody watched it, what a quick look finds."""
+    with readable(folder):
+        said = told(read_events(folder))
+    if said is not None:
+        return Known(said, True)
+    source = source_of(folder)
+    found = examined_now(source, BUDGET_BYTES).findings if source else ()
+    return Known([finding.to_plain() for finding in found], False)
 
 
 class Pausing:
@@ -43,7 +65,7 @@ class Pausing:
 
     def take(self, step: int, finding: Finding) -> None:
         """A finding, and the step at which it was found."""
-        self._say(f"step {step}: {headline(finding)}")
+        self._say(f"step {step}: {headline(finding.to_plain())}")
         if finding.name in self._pause_on:
             self.exit_code = FINDINGS
 
@@ -68,24 +90,26 @@ def is_among(found: Sequence[Finding], wanted: frozenset[str]) -> bool:
     return any(finding.level in wanted or finding.name in wanted for finding in found)
 
 
-def headline(finding: Finding) -> str:
-    """A finding in a line."""
-    return (
-        f"{_MARKS[finding.level]} {finding.name} since step {finding.since}, {finding.sure}: {finding.what}"
-    )
+def headline(finding: Line) -> str:
+    """A finding, as plain data, in a line."""
+    mark = _MARKS.get(str(finding.get("level")), "!")
+    since, sure = finding.get("since"), finding.get("sure")
+    return f"{mark} {finding.get('name')} since step {since}, {sure}: {finding.get('what')}"
 
 
-def print_headlines(found: Sequence[Finding], folder: Path, console: Console) -> None:
-    """Prints a line per finding, and where to read more."""
-    if not found:
-        return
-    console.print(Text(f"findings: {len(found)}", style="bold"))
-    for finding in found:
-        console.print(
-            Padding(Text(escape_text(headline(finding)), style=_STYLES[finding.level]), (0, 0, 0, 2)),
-            soft_wrap=False,
-        )
-    console.print(Text(f"  more: {program()} doctor {escape_text(str(folder))}", style="dim"), soft_wrap=True)
+def print_headlines(known: Known, folder: Path, console: Console) -> None:
+    """Prints a line per finding, who says so, and where to read more."""
+    how = " told while it trained" if known.was_told else ""
+    if known.found:
+        console.print(Text(f"findings{how}: {len(known.found)}", style="bold"))
+    for finding in known.found:
+        style = _STYLES.get(str(finding.get("level")), "")
+        line = Text(escape_text(headline(finding)), style=style)
+        console.print(Padding(line, (0, 0, 0, 2)), soft_wrap=False)
+    if known.found or known.was_told:
+        more = "more" if known.found else f"no findings{how}; to ask afresh"
+        line = f"  {more}: {program()} doctor {escape_text(str(folder))}"
+        console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def print_findings(found: Sequence[Finding], earlier: Sequence[Line], folder: Path, console: Console) -> None:
@@ -98,6 +122,18 @@ def print_findings(found: Sequence[Finding], earlier: Sequence[Line], folder: Pa
         console.print(Text("told during the run, and no longer so", style="bold"))
     for event in earlier:
         text = f"step {event.get('step')}: {event.get('name')}: {event.get('what')}"
+        console.print(Padding(Text(escape_text(text), style="dim"), (0, 0, 0, 2)))
+
+
+def print_limits(found: Examined, console: Console) -> None:
+    """Prints what the doctor could not look at: too few steps, and rules that lack what they need."""
+    number = len(found.course.lines)
+    if number < MIN_POINTS:
+        text = f"{number} step{'' if number == 1 else 's'} so far: no trend shows in fewer than {MIN_POINTS}"
+        console.print(Text(text, style="dim"))
+    if found.unasked:
+        console.print(Text("not asked", style="bold"))
+    for text in in_words(found.unasked):
         console.print(Padding(Text(escape_text(text), style="dim"), (0, 0, 0, 2)))
 
 

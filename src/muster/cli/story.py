@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.cli.findings import findings_in, print_headlines
+from muster.cli.findings import known_findings, print_headlines
 from muster.cli.listing import state_of
 from muster.cli.outcome import print_outcome
 from muster.cli.output import PatientConsole
@@ -69,7 +69,7 @@ def print_run(folder: Path) -> None:
     metrics, events = read_metrics(folder), read_events(folder)
     console.print(_head(folder, metrics, events))
     console.print(metrics_table(metrics, max(MIN_CURVE, min(MAX_CURVE, console.width - _BESIDE_CURVE))))
-    print_headlines(findings_in(folder), folder, console)
+    print_headlines(known_findings(folder), folder, console)
     if timings := read_timings(folder):
         console.print(timings_table(timings))
     for event in [event for event in events if event.get("kind") == "warning"][-_MAX_WARNINGS:]:
@@ -171,7 +171,7 @@ def run_as_json(folder: Path, step: int | None, place: int | None) -> Mapping[st
             "metrics": read_metrics(folder),
             "timings": read_timings(folder),
             "events": read_events(folder),
-            "findings": [finding.to_plain() for finding in findings_in(folder)],
+            "findings": list(known_findings(folder).found),
         }
     stored = read_rollouts(folder, step)
     if place is not None:

@@ -2,10 +2,12 @@
 
 import contextlib
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 from muster.errors import CheckpointError, ConfigError, MusterError
 from muster.nearest import did_you_mean
+from muster.view.sources import Source, source_of
 
 RUNS = Path("runs")
 
@@ -29,6 +31,15 @@ def needed_run_folder(target: str) -> Path:
             f"{did_you_mean(target, names)} {there}"
         )
     return folder
+
+
+def needed_source(target: str) -> Source:
+    """The run of this name or path, whoever wrote it; refuses what is none, with the runs there are."""
+    for folder in (run_folder(target), Path(target), RUNS / target):
+        if folder is not None and (source := source_of(folder)) is not None:
+            return replace(source, folder=folder)
+    # A folder of no kind is refused as any command does.
+    return Source("", target, needed_run_folder(target), "muster")
 
 
 @contextlib.contextmanager

@@ -4,12 +4,16 @@
 """
 
 from muster.doctor.course import Course, Settings
-from muster.doctor.examining import KINDS, RULES, Watch, course_of, examine, findings
+from muster.doctor.examining import KINDS, RULES, Watch, chosen_steps, course_of, examine, findings
+from muster.doctor.facts import StepFacts, facts_of
 from muster.doctor.finding import LEVELS, Evidence, Finding, GroupRef, Kind, Level, RolloutRef, Sure
+from muster.doctor.needs import NEEDS, Unasked, in_words, lacking
+from muster.doctor.told import told
 
 __all__ = [
     "KINDS",
     "LEVELS",
+    "NEEDS",
     "RULES",
     "Course",
     "Evidence",
@@ -19,9 +23,16 @@ __all__ = [
     "Level",
     "RolloutRef",
     "Settings",
+    "StepFacts",
     "Sure",
+    "Unasked",
     "Watch",
+    "chosen_steps",
     "course_of",
     "examine",
+    "facts_of",
     "findings",
+    "in_words",
+    "lacking",
+    "told",
 ]

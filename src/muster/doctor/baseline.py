@@ -31,11 +31,6 @@ class Series(NamedTuple):
         start = len(self.steps) - math.ceil(share * len(self.steps))
         return Series(self.steps[start:], self.values[start:])
 
-    def until(self, step: int) -> "Series":
-        """What is before a step."""
-        count = sum(number < step for number in self.steps)
-        return Series(self.steps[:count], self.values[:count])
-
     def since(self, step: int) -> "Series":
         """What is from a step on."""
         count = sum(number < step for number in self.steps)

@@ -3,7 +3,8 @@
 from muster.doctor.baseline import Shift
 from muster.doctor.course import Course
 from muster.doctor.facts import StepFacts
-from muster.doctor.finding import Evidence, Finding, Kind
+from muster.doctor.finding import Finding, Kind
+from muster.doctor.telling import by_trend, has_halved, last_step, repetition, went
 from muster.stats import mean_of
 
 MODE_COLLAPSE = Kind(
@@ -31,30 +32,16 @@ def mode_collapse(course: Course) -> Finding | None:
     if not narrowed or not signs:
         return None
     shifts = {**narrowed, **signs}
-    strongest = min(shifts.values(), key=lambda shift: shift.p)
-    last = course.facts[-1]
-    told = [f"{name} went from {shift.early:.3g} to {shift.late:.3g}" for name, shift in shifts.items()]
-    return Finding(
-        kind=MODE_COLLAPSE,
-        what="; ".join(told),
-        since=min(shift.since for shift in shifts.values()),
-        sure=strongest.sure,
-        how=strongest.how,
-        evidence=Evidence(
-            numbers=numbers_of(shifts), steps=(last.step,), rollouts=last.twins or last.repetitive
-        ),
-    )
+    seen = last_step(course, lambda facts: facts.twins or facts.repetitive)
+    return by_trend(course, MODE_COLLAPSE, went(shifts), shifts, evidence=seen)
 
 
 def _signs(course: Course) -> dict[str, Shift]:
     """What tells a collapse from a policy that has become sure of right answers."""
     highest = max((g.highest for f in course.facts for g in f.groups if g.highest is not None), default=0.0)
-    pairs = course.shift_of_facts(lambda facts: facts.distinct_pairs)
     same = course.shift_of_facts(lambda facts: facts.same_mode)
     stuck = course.shift_of_facts(lambda facts: _stuck_share(facts, highest))
-    signs: dict[str, Shift] = {}
-    if pairs and has_halved(pairs):
-        signs["different pairs of tokens within a completion"] = pairs
+    signs = dict(repetition(course))
     if same and same.rises and same.late >= 1.0:
         signs["share of prompts that get the same completion"] = same
     if stuck and stuck.rises and stuck.late > 0.5:
@@ -75,14 +62,3 @@ def distinct_share(facts: StepFacts) -> float | None:
     """Different completions as a share of all, prompt by prompt."""
     whole = sum(group.num_rollouts for group in facts.groups)
     return sum(group.num_distinct for group in facts.groups) / whole if whole else None
-
-
-def has_halved(shift: Shift | None) -> bool:
-    """Fell, by a trend, to at most half of what it was at first."""
-    return shift is not None and shift.falls and shift.late <= shift.early / 2
-
-
-def numbers_of(shifts: dict[str, Shift]) -> dict[str, float | str]:
-    """Each shift as two numbers of evidence."""
-    pairs = [(f"{name} at first", shift.early) for name, shift in shifts.items()]
-    return dict(sorted([*pairs, *((f"{name} now", shift.late) for name, shift in shifts.items())]))

@@ -20,6 +20,12 @@ class Settings:
     max_tokens: int | None = None
     has_fixed_length: bool = False
     kl_coef: float = 0.0
+    kl: str = "k2"
+    """Estimator of the KL term."""
+    has_moving_ratio: bool = False
+    """The KL term stands behind a differentiable ratio."""
+    kl_in: str = "loss"
+    """Or `reward`."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Factor of each reward, by name; empty where that isn't known."""
 
@@ -55,6 +61,8 @@ class Course:
     """Of all steps, or of some of a long run, the first and the last ones among them."""
     unread: Sequence[str] = ()
     """What was left out because it can't be read, and why."""
+    has_rows: bool = True
+    """Groups name the row of the data that their prompt is; else prompts are told apart by their text."""
 
     def series(self, name: str) -> Series:
         """A metric over the steps of training."""
@@ -82,6 +90,12 @@ class Course:
         """Facts of the last steps."""
         return self.facts[-window(len(self.facts)) :]
 
+    @property
+    def last_steps(self) -> tuple[int, ...]:
+        """The last three steps that were looked at."""
+        looked = tuple(facts.step for facts in self.late[-3:])
+        return looked or tuple(line["step"] for line in self.lines[-3:])
+
 
 def settings_of(folder: Path) -> Settings:
     """From the run's configuration; what is missing there (another trainer's run) is not known."""
@@ -90,11 +104,16 @@ def settings_of(folder: Path) -> Settings:
     except (OSError, ValueError):
         return Settings()
     sampling, algo, reward = (_table(tables.get(name)) for name in ("sampling", "algo", "reward"))
-    limit, coefficient = sampling.get("max_tokens"), algo.get("kl_coef")
+    limit, coefficient, chosen = sampling.get("max_tokens"), algo.get("kl_coef"), algo.get("kl")
+    kl_in = "reward" if algo.get("kl_in") == "reward" else "loss"
+    kl = chosen if isinstance(chosen, dict) else {"use": chosen or ("k1" if kl_in == "reward" else "k2")}
     return Settings(
         max_tokens=limit if isinstance(limit, int) else None,
         has_fixed_length=sampling.get("ignore_eos") is True,
         kl_coef=float(coefficient) if isinstance(coefficient, int | float) else 0.0,
+        kl=str(kl.get("use")),
+        has_moving_ratio=kl.get("ratio") == "differentiable",
+        kl_in=kl_in,
         weights=_weights(reward),
     )
 

@@ -3,10 +3,10 @@
 import statistics
 
 from muster.doctor.baseline import shift_of
-from muster.doctor.collapse import numbers_of
-from muster.doctor.course import Course
+from muster.doctor.course import Course, Settings
 from muster.doctor.facts import StepFacts
 from muster.doctor.finding import Evidence, Finding, Kind
+from muster.doctor.telling import by_trend, numbers_of
 
 KL_RUNAWAY = Kind(
     name="kl-runaway",
@@ -51,6 +51,10 @@ _DOUBLED = 2.0
 _MANY = 0.1
 _THIRD = 1.0 / 3.0
 _FLAT = 0.05
+_MEASURES = {
+    "loss": "mean size of the KL term's gradient over that of the advantages",
+    "reward": "how much the KL charge differs within groups over how much the scores do",
+}
 
 
 def kl_runaway(course: Course) -> Finding | None:
@@ -63,26 +67,18 @@ def kl_runaway(course: Course) -> Finding | None:
     is_faster = recent.late - recent.early > whole.noise and recent.late >= _DOUBLED * recent.early
     if not recent.rises or not is_faster or reward.p_rising < _FLAT:
         return None
-    last = course.facts[-1]
-    return Finding(
-        kind=KL_RUNAWAY,
-        what=f"KL from the reference went from {recent.early:.3g} to {recent.late:.3g} nats a token in the "
-        "last "
-        f"{recent.num_steps} steps, reward from {reward.early:.3g} to {reward.late:.3g}",
-        since=recent.since,
-        sure=recent.sure,
-        how=recent.how,
-        evidence=Evidence(
-            numbers=numbers_of({"KL": recent, "reward": reward}), steps=(last.step,), rollouts=last.best
-        ),
+    what = (
+        f"KL from the reference went from {recent.early:.3g} to {recent.late:.3g} nats a token in the last "
+        f"{recent.num_steps} steps, reward from {reward.early:.3g} to {reward.late:.3g}"
     )
+    return by_trend(course, KL_RUNAWAY, what, {"KL": recent}, beside={"reward": reward})
 
 
 def strangled_kl(course: Course) -> Finding | None:
     """Reward never rose though groups differ; KL rests, and pulls half as hard as advantages push."""
     coefficient = course.settings.kl_coef
     reward, kl = course.shift("reward"), shift_of(course.series("kl_k3").last(0.5))
-    pulls = [pull for facts in course.late if (pull := _pull(facts, coefficient)) is not None]
+    pulls = [pull for facts in course.late if (pull := pull_over_push(facts, course.settings)) is not None]
     signal = course.shift("reward_std")
     if not coefficient or reward is None or kl is None or not pulls or signal is None or signal.late <= 0:
         return None
@@ -96,8 +92,7 @@ def strangled_kl(course: Course) -> Finding | None:
         f"{reward.late:.3g}, and KL rests at {kl.late:.2g} nats a token",
         since=course.lines[0]["step"],
         sure="likely" if pull > 1 else "possible",
-        how=f"mean size of the KL term's gradient over that of the advantages, in the last {len(pulls)} "
-        "steps; reward "
+        how=f"{_MEASURES[course.settings.kl_in]}, in the last {len(pulls)} steps; reward "
         f"without a trend, p = {reward.p_rising:.1g}",
         evidence=Evidence(
             numbers={"pull over push": pull, "algo.kl_coef": coefficient}
@@ -107,14 +102,21 @@ def strangled_kl(course: Course) -> Finding | None:
     )
 
 
-def _pull(facts: StepFacts, coefficient: float) -> float | None:
-    """Size of the KL term's gradient in a logprob over that of the surrogate: kl_coef mean|d| / mean|A|.
+def pull_over_push(facts: StepFacts, settings: Settings) -> float | None:
+    """Size of the KL term's gradient in a logprob over that of the surrogate: kl_coef mean|k'| / mean|A|.
 
-    d is the gradient of k2, and that of k3 and of the exact KL where it is small.
+    In the reward, how much the charge differs within groups over how much the scores do. None where nothing
+    pulls: k1 in the loss has a gradient of 1 wherever the token went.
     """
-    if facts.ref_distance is None or not facts.advantage_size:
+    kl = facts.kl
+    if kl is None:
         return None
-    return coefficient * facts.ref_distance / facts.advantage_size
+    if settings.kl_in == "reward":
+        size, push = kl.charges.get(settings.kl), kl.scores
+    else:
+        sizes = kl.moving if settings.has_moving_ratio else kl.gradients
+        size, push = sizes.get(settings.kl), facts.advantage_size
+    return None if size is None or not push else settings.kl_coef * size / push
 
 
 def clip_saturation(course: Course) -> Finding | None:
@@ -133,7 +135,7 @@ def clip_saturation(course: Course) -> Finding | None:
         how=clipped.how if has_grown else "counted in first and last steps",
         evidence=Evidence(
             numbers=numbers_of({"share clipped": clipped}),
-            steps=tuple(facts.step for facts in course.late[-3:]),
+            steps=course.last_steps,
         ),
     )
 
@@ -148,15 +150,10 @@ def sampler_mismatch(course: Course) -> Finding | None:
     usual = min(mean.early, course.series(f"{name}/mean").values[0])
     if mean.late < _TIMES * usual or largest.late < _VISIBLE:
         return None
-    return Finding(
-        kind=SAMPLER_MISMATCH,
-        what=f"sampler and trainer differ by {mean.late:.2g} nats a token, {usual:.2g} at first; at most by "
-        f"{largest.late:.2g}",
-        since=mean.since,
-        sure=mean.sure,
-        how=mean.how,
-        evidence=Evidence(
-            numbers=numbers_of({"mean difference": mean, "largest difference": largest}),
-            steps=tuple(facts.step for facts in course.late[-3:]),
-        ),
+    what = (
+        f"sampler and trainer differ by {mean.late:.2g} nats a token, {usual:.2g} at first; at most by "
+        f"{largest.late:.2g}"
     )
+    beside = {"largest difference": largest}
+    seen = Evidence(numbers={}, steps=course.last_steps)
+    return by_trend(course, SAMPLER_MISMATCH, what, {"mean difference": mean}, beside=beside, evidence=seen)

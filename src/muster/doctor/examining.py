@@ -38,6 +38,7 @@ from muster.doctor.lengths import (
     length_reward,
     truncation,
 )
+from muster.doctor.needs import lacking
 from muster.doctor.progress import (
     EVALUATION_GAP,
     PLATEAU,
@@ -67,6 +68,7 @@ from muster.store import (
     read_rollouts,
     read_timings,
     rollout_steps,
+    rollouts_file,
 )
 from muster.store.writer import timings_line
 
@@ -104,6 +106,8 @@ Item = TypeVar("Item")
 
 MAX_LOOKED = 120
 """Steps of a run whose rollouts are read: the first 20, the last 20, and some between."""
+MIN_LOOKED = 12
+"""And of these at least so many, whatever they cost: a trend needs some."""
 MAX_EVERY = 10
 """Steps between examinations of a run that goes on: 1 in a short one, so many from 200 steps on."""
 MAX_DELAY = 0.01
@@ -112,10 +116,11 @@ _EDGE = 20
 
 
 def examine(course: Course) -> list[Finding]:
-    """What the rules find, the most important first."""
-    if not course.lines or not course.facts:
+    """What the rules find that have what they need to look, the most important first."""
+    if not course.lines:
         return []
-    found = [finding for rule in RULES.values() if (finding := rule(course))]
+    blind = {unasked.name for unasked in lacking(course)}
+    found = [finding for kind, rule in RULES.items() if kind.name not in blind and (finding := rule(course))]
     return sorted(found, key=lambda finding: -LEVELS.index(finding.level))
 
 
@@ -124,15 +129,18 @@ def findings(folder: Path) -> list[Finding]:
     return examine(course_of(folder))
 
 
-def course_of(folder: Path) -> Course:
+def course_of(folder: Path, budget_bytes: int | None = None) -> Course:
     """The run in this folder; of a long one, the rollouts of some of its steps.
 
-    A damaged file of rollouts is no reason to say nothing of the others: it is left out, and named.
+    `budget_bytes` bounds the rollouts that are read, down to a dozen steps; without it, up to `MAX_LOOKED`
+    steps are. A damaged file of rollouts is no reason to say nothing of the others: it is left out, and
+    named.
     """
     lines = read_metrics(folder)
     written = {line["step"] for line in lines}
     unread: list[str] = []
-    steps = _chosen([step for step in rollout_steps(folder) if step in written])
+    there = [step for step in rollout_steps(folder) if step in written]
+    steps = chosen_steps(there, _most(folder, there, budget_bytes))
     evaluated = [step for step in eval_steps(folder) if step in written]
     return Course(
         settings=settings_of(folder),
@@ -169,16 +177,25 @@ def _read(folder: Path, step: int) -> StepFacts:
     return facts_of(step, stored.groups, stored.traces)
 
 
-def _chosen(steps: list[int]) -> list[int]:
-    """All, or the edges and an even choice between them."""
-    if len(steps) <= MAX_LOOKED:
+def _most(folder: Path, steps: Sequence[int], budget_bytes: int | None) -> int:
+    """How many steps of rollouts the budget allows, judged by the size of some of them."""
+    if budget_bytes is None or len(steps) <= MIN_LOOKED:
+        return MAX_LOOKED
+    some = chosen_steps(steps, MIN_LOOKED)
+    mean = sum(rollouts_file(folder, step).stat().st_size for step in some) / len(some)
+    return max(MIN_LOOKED, min(MAX_LOOKED, int(budget_bytes / max(mean, 1.0))))
+
+
+def chosen_steps(steps: Sequence[int], most: int = MAX_LOOKED) -> Sequence[int]:
+    """All, or the edges, a sixth of `most` at each end, and an even choice between them."""
+    if len(steps) <= most:
         return steps
-    inner = steps[_EDGE:-_EDGE]
-    number = MAX_LOOKED - 2 * _EDGE
+    edge = most // 6
+    inner, number = steps[edge:-edge], most - 2 * edge
     return [
-        *steps[:_EDGE],
+        *steps[:edge],
         *(inner[place * len(inner) // number] for place in range(number)),
-        *steps[-_EDGE:],
+        *steps[-edge:],
     ]
 
 

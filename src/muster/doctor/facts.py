@@ -3,12 +3,13 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from muster.doctor.finding import GroupRef, RolloutRef
+from muster.doctor.reference import KlFacts, kl_facts
 from muster.records import Group, Rollout, Trace
 from muster.stats import mean_of
 
@@ -81,7 +82,8 @@ class StepFacts:
     """Different pairs of neighbouring tokens as a share of a completion's pairs, mean: 1 repeats nothing."""
     same_mode: float | None
     """Share of the prompts whose commonest completion is the step's commonest; None for one prompt."""
-    lengths: Spread
+    lengths: Spread | None
+    """In tokens; None where the tokens aren't known."""
     length_with_score: Pool
     """Tokens against score, of completions that ended by themselves."""
     num_cut: int
@@ -89,8 +91,8 @@ class StepFacts:
     """Mean score of whole completions less that of cut ones of the same group."""
     ref_logprobs: Spread | None
     """Per token, mean over a completion; None without reference."""
-    ref_distance: float | None
-    """Mean |logprob - reference logprob| over the tokens that count."""
+    kl: KlFacts | None
+    """None without reference."""
     advantage_size: float | None
     """Mean |advantage| over the same tokens."""
     num_without_advantage: int
@@ -119,6 +121,11 @@ class Placed(NamedTuple):
         return self.rollout.completion.ids
 
     @property
+    def said(self) -> Hashable:
+        """What it is told from others by: its tokens, or its text where they aren't known."""
+        return self.ids or self.rollout.text
+
+    @property
     def score(self) -> float | None:
         """Its score."""
         return self.rollout.score.value
@@ -142,8 +149,8 @@ def facts_of(step: int, groups: Sequence[Group], traces: Sequence[Sequence[Trace
         step=step,
         groups=tuple(_group_facts(group, some) for group, some in zip(groups, by_group)),
         distinct_pairs=mean_of(list(pairs.values())),
-        same_mode=_same_mode(groups),
-        lengths=_spread([len(one.ids) for one in placed]) or Spread(0.0, 0.0),
+        same_mode=_same_mode(groups, by_group),
+        lengths=_spread([len(one.ids) for one in placed]) if any(one.ids for one in placed) else None,
         length_with_score=_pooled(
             [
                 [(float(len(one.ids)), one.score) for one in some if _is_whole(one) and one.score is not None]
@@ -155,7 +162,7 @@ def facts_of(step: int, groups: Sequence[Group], traces: Sequence[Sequence[Trace
         ref_logprobs=_spread(
             [statistics.fmean(t.ref_logprobs) for one in placed if (t := one.trace) and t.ref_logprobs]
         ),
-        ref_distance=_ref_distance(placed),
+        kl=kl_facts([[(one.rollout, one.trace) for one in some] for some in by_group]),
         advantage_size=_advantage_size(placed),
         num_without_advantage=_num_without_advantage(by_group),
         tokens=_tokens(by_group),
@@ -180,7 +187,7 @@ def _group_facts(group: Group, placed: Sequence[Placed]) -> GroupFacts:
         ref=GroupRef(first.step, first.place, group.id, group.sample.id),
         prompt=hash(group.prompt_text),
         num_rollouts=len(placed),
-        num_distinct=len({one.ids for one in placed}),
+        num_distinct=len({one.said for one in placed}),
         scores=_spread(scores) if len(scores) > 1 else None,
         lowest=min(scores, default=None),
         highest=max(scores, default=None),
@@ -202,10 +209,10 @@ def _distinct_pairs(ids: Sequence[int]) -> float | None:
     return len(set(pairwise(ids))) / (len(ids) - 1)
 
 
-def _same_mode(groups: Sequence[Group]) -> float | None:
-    modes: dict[str, tuple[int, ...]] = {}
-    for group in groups:
-        common = Counter(rollout.completion.ids for rollout in group.rollouts).most_common(1)
+def _same_mode(groups: Sequence[Group], by_group: Sequence[Sequence[Placed]]) -> float | None:
+    modes: dict[str, Hashable] = {}
+    for group, some in zip(groups, by_group):
+        common = Counter(one.said for one in some).most_common(1)
         if common:
             modes[group.prompt_text] = common[0][0]
     if len(modes) < 2:
@@ -243,17 +250,6 @@ def _cost_of_cut(groups: Sequence[Sequence[Placed]]) -> float | None:
     return mean_of(costs)
 
 
-def _ref_distance(placed: Sequence[Placed]) -> float | None:
-    gaps = [
-        abs(new - ref)
-        for one in placed
-        if (trace := one.trace) and trace.logprobs and trace.ref_logprobs
-        for new, ref, counts in zip(trace.logprobs, trace.ref_logprobs, trace.mask)
-        if counts
-    ]
-    return mean_of(gaps)
-
-
 def _advantage_size(placed: Sequence[Placed]) -> float | None:
     weighted = [(abs(trace.advantage), sum(trace.mask)) for one in placed if (trace := one.trace)]
     count = sum(number for _, number in weighted)
@@ -264,7 +260,9 @@ def _num_without_advantage(groups: Sequence[Sequence[Placed]]) -> int:
     count = 0
     for some in groups:
         scores = {one.score for one in some if one.score is not None}
-        idle = [one for one in some if one.trace and not any(one.trace.mask) and one.score is not None]
+        idle = [
+            one for one in some if one.ids and one.trace and not any(one.trace.mask) and one.score is not None
+        ]
         count += len(idle) if len(scores) > 1 else 0
     return count
 
@@ -292,7 +290,7 @@ def _tokens(groups: Sequence[Sequence[Placed]]) -> dict[int, TokenUse]:
 def _twins(groups: Sequence[Sequence[Placed]]) -> tuple[RolloutRef, ...]:
     best: list[Placed] = []
     for some in groups:
-        common = Counter(one.ids for one in some).most_common(1)
+        common = Counter(one.said for one in some).most_common(1)
         if common and common[0][1] > max(len(best), 1):
-            best = [one for one in some if one.ids == common[0][0]]
+            best = [one for one in some if one.said == common[0][0]]
     return _refs(best)

@@ -4,7 +4,7 @@ import statistics
 
 from muster.doctor.baseline import MIN_POINTS, window
 from muster.doctor.course import Course
-from muster.doctor.finding import Evidence, Finding, Kind
+from muster.doctor.finding import Evidence, Finding, GroupRef, Kind
 
 DEAD_GRADIENTS = Kind(
     name="dead-gradients",
@@ -55,9 +55,15 @@ def dead_gradients(course: Course) -> Finding | None:
         evidence=Evidence(
             numbers={"steps": count, "rollouts left out": idle},
             steps=tuple(line["step"] for line in late[-3:]),
-            groups=tuple(g.ref for g in course.facts[-1].groups if g.scores and g.scores.deviation > 0)[:3],
+            groups=_that_differ(course),
         ),
     )
+
+
+def _that_differ(course: Course) -> tuple[GroupRef, ...]:
+    """Some groups of the last step whose scores differ."""
+    groups = course.facts[-1].groups if course.facts else ()
+    return tuple(group.ref for group in groups if group.scores and group.scores.deviation > 0)[:3]
 
 
 def exploding_gradients(course: Course) -> Finding | None:

@@ -3,10 +3,10 @@
 import statistics
 
 from muster.doctor.baseline import Shift, shift_of
-from muster.doctor.collapse import has_halved, numbers_of
 from muster.doctor.course import Course
 from muster.doctor.facts import Pool, StepFacts
-from muster.doctor.finding import Evidence, Finding, Kind
+from muster.doctor.finding import Finding, Kind
+from muster.doctor.telling import by_trend, last_step, repetition, went
 
 REWARD_HACKING = Kind(
     name="reward-hacking",
@@ -65,31 +65,18 @@ def reward_hacking(course: Course) -> Finding | None:
     signs = _signs(course)
     if not signs:
         return None
-    strongest = min(signs.values(), key=lambda shift: shift.p)
-    told = [f"{name} went from {shift.early:.3g} to {shift.late:.3g}" for name, shift in signs.items()]
-    last = course.facts[-1]
-    return Finding(
-        kind=REWARD_HACKING,
-        what=f"reward rose from {reward.early:.3g} to {reward.late:.3g} while " + "; ".join(told),
-        since=min(shift.since for shift in signs.values()),
-        sure=strongest.sure,
-        how=strongest.how,
-        evidence=Evidence(
-            numbers=numbers_of({"reward": reward, **signs}), steps=(last.step,), rollouts=last.best
-        ),
-    )
+    what = f"reward rose from {reward.early:.3g} to {reward.late:.3g} while {went(signs)}"
+    return by_trend(course, REWARD_HACKING, what, signs, beside={"reward": reward})
 
 
 def _signs(course: Course) -> dict[str, Shift]:
     likely = course.shift_of_facts(lambda facts: facts.ref_logprobs.mean if facts.ref_logprobs else None)
     usual = [facts.ref_logprobs.deviation for facts in course.early if facts.ref_logprobs]
-    pairs = course.shift_of_facts(lambda facts: facts.distinct_pairs)
     cut = course.shift("completions/clipped_ratio")
     signs: dict[str, Shift] = {}
     if likely and likely.falls and likely.early - likely.late > _FAR * statistics.median(usual):
         signs["reference logprob per token"] = likely
-    if pairs and has_halved(pairs):
-        signs["different pairs of tokens within a completion"] = pairs
+    signs |= repetition(course)
     if cut and cut.rises and cut.late >= max(2 * cut.early, 0.5) and not course.settings.has_fixed_length:
         signs["share cut at the limit"] = cut
     return signs
@@ -103,21 +90,11 @@ def independent_reward(course: Course) -> Finding | None:
     for name, weight in course.settings.weights.items():
         watched = course.shift(f"rewards/{name}/mean") if weight == 0 else None
         if watched is not None and watched.falls:
-            last = course.facts[-1]
-            return Finding(
-                kind=INDEPENDENT_REWARD,
-                what=f"reward rose from {reward.early:.3g} to {reward.late:.3g} while {name}, which has no "
-                "weight, "
-                f"fell from {watched.early:.3g} to {watched.late:.3g}",
-                since=watched.since,
-                sure=watched.sure,
-                how=watched.how,
-                evidence=Evidence(
-                    numbers=numbers_of({"reward": reward, name: watched}),
-                    steps=(last.step,),
-                    rollouts=last.best,
-                ),
+            what = (
+                f"reward rose from {reward.early:.3g} to {reward.late:.3g} while {name}, which has no "
+                f"weight, fell from {watched.early:.3g} to {watched.late:.3g}"
             )
+            return by_trend(course, INDEPENDENT_REWARD, what, {name: watched}, beside={"reward": reward})
     return None
 
 
@@ -134,20 +111,11 @@ def part_at_ceiling(course: Course) -> Finding | None:
             varies = shift_of(course.series(f"rewards/{other}/std").since(ceiling.since))
             is_flat = after and whole and not after.rises and not whole.rises
             if other != earned and is_flat and after and varies and varies.late > 0:
-                return Finding(
-                    kind=PART_AT_CEILING,
-                    what=f"{earned} rose to {ceiling.late:.3g} for nearly all, while {other} stays at "
-                    f"{after.late:.3g} "
-                    "though completions differ in it",
-                    since=ceiling.since,
-                    sure=ceiling.sure,
-                    how=ceiling.how,
-                    evidence=Evidence(
-                        numbers=numbers_of({earned: ceiling, other: after}),
-                        steps=(course.facts[-1].step,),
-                        rollouts=course.facts[-1].best,
-                    ),
+                what = (
+                    f"{earned} rose to {ceiling.late:.3g} for nearly all, while {other} stays at "
+                    f"{after.late:.3g} though completions differ in it"
                 )
+                return by_trend(course, PART_AT_CEILING, what, {earned: ceiling}, beside={other: after})
     return None
 
 
@@ -167,21 +135,12 @@ def few_tokens(course: Course) -> Finding | None:
             continue
         grew = share.rises and share.late >= max(_TIMES * share.early, _MUCH)
         if grew and correlation > 0 and correlation**2 >= _EXPLAINS:
-            return Finding(
-                kind=FEW_TOKENS,
-                what=f"token {token} went from {share.early:.0%} to {share.late:.0%} of all tokens, and how "
-                "often it "
-                f"is there explains {correlation**2:.0%} of the differences in reward within groups",
-                since=share.since,
-                sure=share.sure,
-                how=share.how,
-                evidence=Evidence(
-                    numbers=numbers_of({f"share of token {token}": share})
-                    | {"correlation with reward": correlation},
-                    steps=(last.step,),
-                    rollouts=last.best,
-                ),
+            what = (
+                f"token {token} went from {share.early:.0%} to {share.late:.0%} of all tokens, and how often "
+                f"it is there explains {correlation**2:.0%} of the differences in reward within groups"
             )
+            seen = last_step(course, numbers={"correlation with reward": correlation})
+            return by_trend(course, FEW_TOKENS, what, {f"share of token {token}": share}, evidence=seen)
     return None
 
 

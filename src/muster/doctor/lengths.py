@@ -4,10 +4,10 @@ import math
 import statistics
 
 from muster.doctor.baseline import P, Shift, shift_of, sure_by
-from muster.doctor.collapse import numbers_of
 from muster.doctor.course import Course
 from muster.doctor.facts import Pool
 from muster.doctor.finding import Evidence, Finding, Kind
+from muster.doctor.telling import by_trend, last_step, numbers_of
 
 TRUNCATION = Kind(
     name="truncation",
@@ -84,21 +84,12 @@ def length_drift(course: Course) -> Finding | None:
     if not (length.rises or length.falls) or not _has_left(course, length) or reward.rises:
         return None
     usual = _usual_deviation(course)
-    last = course.facts[-1]
-    return Finding(
-        kind=LENGTH_DRIFT,
-        what=f"mean length went from {length.early:.3g} to {length.late:.3g} tokens (completions differed by "
-        f"{usual:.3g} "
-        f"at first), and reward from {reward.early:.3g} to {reward.late:.3g}",
-        since=length.since,
-        sure=length.sure,
-        how=length.how,
-        evidence=Evidence(
-            numbers=numbers_of({"length": length, "reward": reward}),
-            steps=(last.step,),
-            rollouts=last.longest,
-        ),
+    what = (
+        f"mean length went from {length.early:.3g} to {length.late:.3g} tokens (completions differed by "
+        f"{usual:.3g} at first), and reward from {reward.early:.3g} to {reward.late:.3g}"
     )
+    seen = last_step(course, lambda facts: facts.longest)
+    return by_trend(course, LENGTH_DRIFT, what, {"length": length}, beside={"reward": reward}, evidence=seen)
 
 
 def length_reward(course: Course) -> Finding | None:
@@ -138,7 +129,7 @@ def length_reward(course: Course) -> Finding | None:
 
 def _usual_deviation(course: Course) -> float:
     """By how many tokens the first completions of a step differed."""
-    return statistics.median(facts.lengths.deviation for facts in course.early)
+    return statistics.median(facts.lengths.deviation for facts in course.early if facts.lengths)
 
 
 def _has_left(course: Course, length: Shift) -> bool:

@@ -1,9 +1,9 @@
 """Whether the run gets anywhere: reward, held-out reward, and time."""
 
 from muster.doctor.baseline import Shift, series_of, shift_of
-from muster.doctor.collapse import numbers_of
 from muster.doctor.course import Course
 from muster.doctor.finding import Evidence, Finding, Kind
+from muster.doctor.telling import by_trend, numbers_of
 from muster.stats import paired_difference
 from muster.store import Line
 
@@ -74,7 +74,7 @@ def plateau(course: Course) -> Finding | None:
         evidence=Evidence(
             numbers=numbers_of({"reward": whole}),
             steps=(course.lines[-1]["step"],),
-            rollouts=course.facts[-1].best,
+            rollouts=course.facts[-1].best if course.facts else (),
         ),
     )
 
@@ -124,19 +124,13 @@ def throughput_rot(course: Course) -> Finding | None:
         if (shift := shift_of(series_of(steps, [_phases(line).get(name, 0.0) for line in lines])))
     }
     phase = max(growth, key=lambda name: growth[name])
-    return Finding(
-        kind=THROUGHPUT_ROT,
-        what=f"a step takes {whole.late:.2g} s, {whole.early:.2g} s at first, and "
-        f"{each.late / each.early:.2g} times as long a "
-        f"token; most of it in `{phase}`",
-        since=whole.since,
-        sure=whole.sure,
-        how=whole.how,
-        evidence=Evidence(
-            numbers=numbers_of({"seconds": whole}) | {"phase": phase, "seconds more in it": growth[phase]},
-            steps=tuple(steps[-3:]),
-        ),
+    what = (
+        f"a step takes {whole.late:.2g} s, {whole.early:.2g} s at first, and {each.late / each.early:.2g} "
+        f"times as long a token; most of it in `{phase}`"
     )
+    numbers: dict[str, float | str] = {"phase": phase, "seconds more in it": growth[phase]}
+    seen = Evidence(numbers=numbers, steps=tuple(steps[-3:]))
+    return by_trend(course, THROUGHPUT_ROT, what, {"seconds": whole}, evidence=seen)
 
 
 def _is_slower(shift: Shift) -> bool:

@@ -54,6 +54,7 @@ _LEAST_GROUPS = 6
 _SLIVER = 0.05
 _COPIES = 0.1
 _LEAST_ROWS = 10
+_LONG = 40
 
 
 def no_signal(course: Course) -> Finding | None:
@@ -65,7 +66,7 @@ def no_signal(course: Course) -> Finding | None:
         return None
     right, wrong = _sides(course, equal)
     prompts = Counter(group.ref.sample for group in equal)
-    often = ", ".join(f"{sample} ({count} times)" for sample, count in prompts.most_common(3))
+    often = ", ".join(f"{_short(sample)} ({count} times)" for sample, count in prompts.most_common(3))
     shares = course.series("frac_reward_zero_std")
     shift = shift_of(shares)
     has_grown = shift is not None and shift.rises
@@ -86,6 +87,11 @@ def no_signal(course: Course) -> Finding | None:
         ),
         is_mild=right > len(equal) / 2,
     )
+
+
+def _short(sample: str) -> str:
+    """A row's id; the end of a prompt where rows aren't known, since prompts begin alike."""
+    return sample if len(sample) <= _LONG else f"...{sample[-_LONG:]}"
 
 
 def _sides(course: Course, equal: Sequence[GroupFacts]) -> tuple[int, int]:

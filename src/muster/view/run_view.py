@@ -6,10 +6,12 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
+from muster.doctor import in_words, told
 from muster.errors import ConfigError
 from muster.store import EVENTS, META, METRICS, SCHEMA_VERSION, TIMINGS, Line
 from muster.view import foreign
 from muster.view.curves import number_of, to_columns
+from muster.view.examining import BUDGET_BYTES, examined
 from muster.view.findings import findings_of
 from muster.view.growing import read_object, regular
 from muster.view.pieces import pieces_of
@@ -27,6 +29,7 @@ class RunView:
         self.source = source
         self._lock = threading.RLock()
         self._files = RunFiles(source)
+        self._examined: tuple[tuple[int, int], Line] | None = None
 
     def summary(self) -> Line:
         """What a list of runs shows."""
@@ -59,6 +62,20 @@ class RunView:
                 "eval_steps": self._files.steps(held_out=True),
                 "num_broken": self._files.num_broken,
             }
+
+    def findings(self) -> Line:
+        """What the doctor says where training did not: asked now, of as many rollouts as are read quickly.
+
+        `findings` as in `info`; `unasked`, the rules that could not look, with what they lack; `unread`,
+        what was left out as damaged. All empty where training told its findings, which are in `info`.
+        """
+        with self._reading():
+            if told(self._files.events.look()) is not None:
+                return {"findings": [], "unasked": [], "unread": []}
+            stamp = (self._files.records.generation, len(self._files.records.look()))
+            if self._examined is None or self._examined[0] != stamp:
+                self._examined = (stamp, _asked(self.source))
+            return self._examined[1]
 
     def curves(self, start: int, generation: int) -> Line:
         """The numbers of the steps from a place on; of all where the place is of another generation."""
@@ -133,8 +150,18 @@ class RunView:
         """The score from which on an answer is all right."""
         if self.source.kind != "trl":
             return read_settings(self.source.folder).full_score
-        keys = [key for line in self._files.records.look()[-1:] for key in line if key.startswith("rewards/")]
+        keys = {key for line in self._files.records.look() for key in line if key.startswith("rewards/")}
         return float(len({key.split("/")[1] for key in keys}) or 1)
+
+
+def _asked(source: Source) -> Line:
+    """The doctor's answer in the form of the page."""
+    found = examined(source, BUDGET_BYTES)
+    return {
+        "findings": findings_of([{"kind": "finding", **finding.to_plain()} for finding in found.findings]),
+        "unasked": in_words(found.unasked),
+        "unread": list(found.course.unread),
+    }
 
 
 def _meta(source: Source) -> Line:

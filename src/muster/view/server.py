@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from muster.errors import MusterError
 from muster.store import to_json
+from muster.view.examining import ODD
 from muster.view.guard import LOOPBACK, Guard
 from muster.view.regrades import regrade_list, regrade_view, regraded_step
 from muster.view.run_view import RunView
@@ -87,6 +88,10 @@ def _curves(run: RunView, request: Request) -> object:
     return run.curves(_whole(request, "from"), _whole(request, "generation", -1))
 
 
+def _findings(run: RunView, request: Request) -> object:
+    return run.findings()
+
+
 def _groups(run: RunView, request: Request) -> object:
     text = request.query_params.get("text", "")
     return run.groups(request.path_params["step"], held_out=_is_held_out(request), text=text)
@@ -110,6 +115,7 @@ def _regraded(run: RunView, request: Request) -> object:
 QUESTIONS: dict[str, Callable[[RunView, Request], object]] = {
     "": _info,
     "/curves": _curves,
+    "/findings": _findings,
     "/steps/{step:int}": _groups,
     "/steps/{step:int}/groups/{group:int}": _group,
     "/steps/{step:int}/rollouts/{row:int}": _tokens,
@@ -133,7 +139,7 @@ def _about_run(runs: Runs, ask: Callable[[RunView, Request], object]) -> Answer:
             return answer(ask(run, request))
         except MusterError as error:
             return refused(404, str(error))
-        except (OSError, OverflowError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *ODD) as error:
             # A run folder is foreign data: whatever is wrong with it is shown, and the page goes on.
             return refused(500, f"This can't be read: {type(error).__name__}: {error}")
 

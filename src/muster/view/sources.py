@@ -36,13 +36,19 @@ def find_sources(places: Sequence[Path]) -> list[Source]:
     return list(found.values())
 
 
+def source_of(folder: Path) -> Source | None:
+    """The run in this folder; None where it holds none."""
+    kind = kind_of(folder)
+    return None if kind is None else _source(folder, kind)
+
+
 def _at(place: Path) -> Iterator[Source]:
-    if (kind := kind_of(place)) is not None:
-        yield _source(place, kind)
+    if (source := source_of(place)) is not None:
+        yield source
         return
     for folder in _folders(place):
-        if (kind := kind_of(folder)) is not None:
-            yield _source(folder, kind)
+        if (source := source_of(folder)) is not None:
+            yield source
 
 
 def _folders(place: Path) -> Iterable[Path]:

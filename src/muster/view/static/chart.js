@@ -78,11 +78,12 @@ export class Chart {
     const values = this.lines.flatMap((line) => line.values).filter((value) => value !== null);
     const canLog = this.panel.log && values.length && values.some((value) => value > 0);
     const canScale = !this.panel.share || values.some((value) => value !== 0);
+    const flat = canScale && !this.panel.range && !canLog && !this.panel.stack ? around(values) : null;
     return {
       width, height, margin: { l: 46, r: 10, t: 6, b: 22 }, showlegend: false, hovermode: false, dragmode: "zoom",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: ink("muted") },
       xaxis: { ...axis, range: [low - room, high + room], showgrid: false, nticks: 6, dtick: high - low <= 6 ? 1 : undefined, tickformat: "d" },
-      yaxis: { ...axis, fixedrange: true, nticks: 5, zeroline: false, type: canLog ? "log" : "linear", exponentformat: "e", tickformat: this.panel.share ? ",.3~%" : undefined, range: this.panel.range ? padded(this.panel.range) : canScale ? undefined : [0, 0.05], autorange: !this.panel.range && canScale, rangemode: this.panel.stack ? "tozero" : "normal" },
+      yaxis: { ...axis, fixedrange: true, nticks: 5, zeroline: false, type: canLog ? "log" : "linear", exponentformat: "e", tickformat: this.panel.share ? ",.3~%" : undefined, dtick: canLog ? (decades(values) > 1.5 ? 1 : "D2") : undefined, range: this.panel.range ? padded(this.panel.range) : canScale ? flat || undefined : [0, 0.05], autorange: !this.panel.range && canScale && !flat, rangemode: this.panel.stack ? "tozero" : "normal" },
     };
   }
 
@@ -158,6 +159,18 @@ export class Chart {
   static suits(panel, runs) {
     return hasNumbers(panel, runs);
   }
+}
+
+/** For values that are all the same, a range with 0 in it: plotly would draw a small one as 0. */
+function around(values) {
+  const value = values[0];
+  return values.length && value !== 0 && values.every((other) => other === value) ? [Math.min(0, 2 * value), Math.max(0, 2 * value)] : null;
+}
+
+/** Powers of ten between the least and the greatest of these values. */
+function decades(values) {
+  const there = values.filter((value) => value > 0);
+  return Math.log10(Math.max(...there) / Math.min(...there));
 }
 
 function padded([low, high]) {

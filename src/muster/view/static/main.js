@@ -23,6 +23,7 @@ const VIEWS = { curves: CurvesView, samples: SamplesView, regrades: RegradesView
 const book = {
   runs: [],
   infos: new Map(),
+  asked: new Map(),
   info: (id) => book.infos.get(id),
   nameOf: (id) => book.runs.find((run) => run.id === id)?.name || id,
 };
@@ -81,6 +82,17 @@ async function render() {
 async function learn(id) {
   const [info] = await Promise.all([ask(`/api/runs/${id}`), fresh(id)]);
   book.infos.set(id, info);
+  examine(id);
+}
+
+/** Asks for the doctor's findings where training told none; the curves don't wait for them. */
+async function examine(id) {
+  try {
+    book.asked.set(id, await ask(`/api/runs/${id}/findings`));
+  } catch (error) {
+    book.asked.set(id, { findings: [], unasked: [], unread: [error.message] });
+  }
+  if (id === state().run && book.info(id)) draw();
 }
 
 function draw() {
@@ -91,7 +103,7 @@ function draw() {
     Object.assign(page, { kind, run: info.id, view: new VIEWS[kind](page.body, book) });
   }
   const open = page.head.querySelector(".findings")?.open;
-  replace(page.head, overview(info));
+  replace(page.head, overview(info, book.asked.get(info.id)));
   if (open !== undefined && page.head.querySelector(".findings")) page.head.querySelector(".findings").open = open;
   document.title = `${info.name} \u2013 Muster`;
   page.view.update(info);
@@ -127,6 +139,7 @@ async function follow(id) {
   if (!before || (!isNew && !["running", "silent"].includes(before.status.state))) return;
   const info = await ask(`/api/runs/${id}`);
   book.infos.set(id, info);
+  if (info.status.state !== before.status.state) examine(id);
   const isChanged = isNew || info.status.state !== before.status.state || info.findings.length !== before.findings.length;
   if (isChanged && shownRuns().includes(id)) draw();
 }

@@ -9,14 +9,17 @@ import { go, link, state } from "./state.js";
 const SIGNS = { error: "\u2717", finding: "\u25c6", warning: "!" };
 const TABS = [["curves", "Curves"], ["samples", "Samples"], ["regrades", "Regrades"], ["setup", "Settings"]];
 const SHOWN_STEPS = 6;
+const NOTHING = { findings: [], unasked: [], unread: [] };
+const RANKS = ["error", "finding", "warning"];
+const WORDS = { error: "failure", finding: "finding", warning: "warning" };
 
 /** Name, state and tabs of a run; above its curves also its numbers and findings. */
-export function overview(info) {
+export function overview(info, asked) {
   const { status } = info;
   return h("section", { class: "overview", "aria-label": "Run" },
     h("div", { class: "title" }, h("h1", {}, h("bdi", {}, info.name)), stateOf(status), h("span", { class: "note" }, origin(info))),
     info.problem ? h("p", { class: "problem", role: "alert" }, info.problem) : null,
-    state().view === "curves" ? [h("dl", { class: "facts" }, facts(info)), findings(info)] : null,
+    state().view === "curves" ? [h("dl", { class: "facts" }, facts(info)), findings(info, asked || NOTHING)] : null,
     h("nav", { class: "tabs", "aria-label": "Views of the run" }, TABS.filter(([id]) => id !== "regrades" || info.kind === "muster").map(([id, title]) =>
       h("a", { href: link(state(), { view: id }), "aria-current": state().view === id ? "page" : null }, title))));
 }
@@ -47,15 +50,27 @@ function interval({ low, high }) {
   return low === null || high === null ? null : `${number(low)} to ${number(high)}`;
 }
 
-function findings(info) {
+function findings(info, asked) {
+  const found = [...info.findings, ...asked.findings].sort((a, b) => RANKS.indexOf(a.severity) - RANKS.indexOf(b.severity));
   const said = [
-    ...info.findings.map(finding),
-    info.lacks.length ? h("li", { class: "lack" }, h("span", { class: "badge" }, "not here"), h("span", {}, info.lacks.join("; "), ".")) : null,
-    info.num_broken ? h("li", { class: "lack" }, h("span", { class: "badge" }, "unreadable"), h("span", {}, `${plural(info.num_broken, "line")} of the run\u2019s files, passed over.`)) : null,
+    ...found.map(finding),
+    info.lacks.length ? lack("not here", `${info.lacks.join("; ")}.`) : null,
+    asked.unasked.length ? lack("not asked", `${asked.unasked.join("; ")}.`) : null,
+    asked.unread.length ? lack("left out", asked.unread.join(" ")) : null,
+    info.num_broken ? lack("unreadable", `${plural(info.num_broken, "line")} of the run\u2019s files, passed over.`) : null,
   ].filter(Boolean);
   if (!said.length) return null;
-  return h("details", { class: "findings", open: info.findings.length < 5 },
-    h("summary", {}, info.findings.length ? plural(info.findings.length, "finding") : "Notes"), h("ul", {}, said));
+  return h("details", { class: "findings", open: found.length < 5 }, h("summary", {}, counted(found)), h("ul", {}, said));
+}
+
+/** How many there are of each severity: a warning is not a finding. */
+function counted(found) {
+  const counts = RANKS.map((severity) => [severity, found.filter((entry) => entry.severity === severity).length]).filter(([, count]) => count);
+  return counts.length ? counts.map(([severity, count]) => plural(count, WORDS[severity])).join(", ") : "Notes";
+}
+
+function lack(name, text) {
+  return h("li", { class: "lack" }, h("span", { class: "badge" }, name), h("span", {}, text));
 }
 
 function finding(entry) {

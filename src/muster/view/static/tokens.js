@@ -35,7 +35,7 @@ export class TokenText {
     this.element.className = `tokens${ids ? " with-ids" : ""}${tokens.pieces ? "" : " only-ids"}`;
     this.isDifferent = isDifferent;
     this.spans = tokens.ids.map((id, at) => this.span(id, at, ids));
-    replace(this.element, this.chunks());
+    replace(this.element, tokens.pieces ? null : h("div", { class: "whole" }, this.rollout.text), this.chunks());
     this.colour(colour, range);
   }
 

@@ -7,7 +7,7 @@ export function number(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return "\u2013";
   const size = Math.abs(value);
   if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(1).replace("-", MINUS).replace("e+", "e");
-  const text = Number.isInteger(value) ? grouped(value) : size >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+  const text = Number.isInteger(value) || size >= 1000 ? grouped(value) : size >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
   return text.replace("-", MINUS);
 }
 

@@ -80,8 +80,15 @@ function finding(entry) {
     h("span", { class: "badge" }, h("span", { "aria-hidden": "true" }, `${SIGNS[entry.severity]} `), entry.name),
     h("span", {}, entry.text, " ", certainty(entry), places.map((place) => [h("a", { href: link(state(), evidence(place)), class: "place" }, placeName(place)), " "]),
       more > 0 ? h("button", { type: "button", class: "quiet", onclick: () => go(evidence(entry.evidence[entry.evidence.length - 1])) }, `and ${more} more, the last`) : null,
-      numbersOf(entry), entry.means ? h("span", { class: "advice" }, entry.means) : null,
-      entry.change ? h("span", { class: "advice" }, h("b", {}, "Change: "), entry.change) : null));
+      advice(entry)));
+}
+
+/** Its numbers, what it means and what to change: folded, so that the curves stay in sight. */
+function advice(entry) {
+  const numbers = numbersOf(entry);
+  if (!numbers && !entry.means && !entry.change) return null;
+  return h("details", { class: "advice" }, h("summary", {}, "What it means, and what to change"), numbers,
+    entry.means ? h("p", {}, entry.means) : null, entry.change ? h("p", {}, h("b", {}, "Change: "), entry.change) : null);
 }
 
 /** Since when, and how sure: what a rule says before its evidence. */
@@ -90,9 +97,14 @@ function certainty({ since, sure, how }) {
   return said.length ? h("span", { class: "note" }, `(${said.join("; ")}) `) : null;
 }
 
+/** The numbers of the evidence, those of the first steps and of the last ones side by side. */
 function numbersOf({ numbers }) {
-  const said = Object.entries(numbers);
-  return said.length ? h("span", { class: "advice" }, said.map(([name, value]) => `${name} ${typeof value === "string" ? value : number(value)}`).join(" \u00b7 ")) : null;
+  const shown = (value) => (typeof value === "string" ? value : number(value));
+  const said = Object.entries(numbers).filter(([name]) => !name.endsWith(" now") || !(name.replace(/ now$/, " at first") in numbers)).map(([name, value]) => {
+    const stem = name.replace(/ at first$/, ""), later = numbers[`${stem} now`];
+    return stem !== name && later !== undefined ? `${stem} ${shown(value)} \u2192 ${shown(later)}` : `${name} ${shown(value)}`;
+  });
+  return said.length ? h("p", {}, said.join(" \u00b7 ")) : null;
 }
 
 function evidence(place) {

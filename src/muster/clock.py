@@ -1,7 +1,7 @@
 """Seconds by phase, and who is told how far a phase has come."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 Progress = Callable[[str, int, int], None]
@@ -10,6 +10,15 @@ Progress = Callable[[str, int, int], None]
 
 def unwatched(phase: str, done: int, total: int) -> None:
     """Progress that nobody asked for."""
+
+
+BESIDE_STEP = frozenset({"eval", "save", "load", "check", "export"})
+"""Phases that are timed with a step and aren't part of it: how long it takes does not depend on them."""
+
+
+def step_seconds(seconds: Mapping[str, float]) -> float:
+    """Seconds of the step itself, of seconds by phase."""
+    return sum(took for phase, took in seconds.items() if phase not in BESIDE_STEP)
 
 
 class Clock:

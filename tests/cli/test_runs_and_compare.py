@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from muster.cli import main
-from muster.cli.listing import age, first_to_last, runs_in, state_of
-from muster.store import RunStore, read_eval, to_parquet
-from muster.store.lock import is_being_written
+from muster.cli.listing import age, first_to_last, runs_in
+from muster.store import read_eval, to_parquet
 
 Capture = pytest.CaptureFixture[str]
 
@@ -47,18 +46,6 @@ def test_runs_as_json_hold_the_whole_curve(two: Path, capsys: Capture):
     listed = json.loads(capsys.readouterr().out)
     assert [run["name"] for run in listed] == ["second", "first"]
     assert listed[0]["rewards"] == pytest.approx([0.025, 0.1875, 0.625, 0.9625])
-
-
-def test_a_run_is_running_while_its_lock_is_held_and_killed_without_an_end(tmp_path: Path):
-    folder = tmp_path / "run"
-    events = [{"kind": "start"}]
-    with RunStore.create(folder, "", {}):
-        assert is_being_written(folder)
-        assert state_of(folder, events) == "running"
-    assert not is_being_written(folder)
-    assert state_of(folder, events) == "killed"
-    assert state_of(folder, [*events, {"kind": "stopped"}]) == "stopped"
-    assert state_of(folder, [*events, {"kind": "stopped"}, {"kind": "resume"}]) == "killed"
 
 
 def test_a_run_that_was_damaged_does_not_hide_the_others(two: Path):

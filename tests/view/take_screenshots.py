@@ -1,8 +1,8 @@
 """Takes the pictures of the documentation anew, in the system's Chromium.
 
-`PYTHONPATH=tests python tests/view/take_screenshots.py`, from the root, takes those of `docs/reading-a-run.md`,
-of recorded runs of `tests/fixtures/broken_runs.tar.xz`; with a RUN of `examples/json_extraction.toml`, those of
-`docs/verbs/view.md`. They go to `docs/images`, or `--to FOLDER`.
+From the root `PYTHONPATH=tests python tests/view/take_screenshots.py` takes those of `docs/reading-a-run.md`,
+of recorded runs; with a RUN of `examples/json_extraction.toml`, those of `docs/verbs/view.md`. They go to
+`docs/images`, or `--to FOLDER`.
 """
 
 import argparse

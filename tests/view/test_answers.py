@@ -208,7 +208,7 @@ def test_a_run_that_goes_on_is_followed_and_one_that_is_resumed_starts_over(tmp_
     folder = view_runs.write_run(tmp_path / "runs" / "live", 2, is_over=False)
     client = TestClient(create_app([tmp_path / "runs"]), base_url="http://localhost")
     run = id_of(client, "live")
-    assert get(client, f"/api/runs/{run}")["status"]["state"] == "running"
+    assert get(client, f"/api/runs/{run}")["status"]["state"] == "killed"
     first = get(client, f"/api/runs/{run}/curves")
     from muster.store import RunStore
 

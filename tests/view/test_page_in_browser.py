@@ -124,7 +124,9 @@ def test_a_finding_leads_to_its_evidence(page: Page, served: Served):
     open_at(page, served)
     finding = page.locator(".findings li", has_text="repeat each other")
     expect(finding).to_contain_text("(since step 2; likely; half of")
-    expect(finding).to_contain_text("Change: Raise sampling.temperature.")
+    expect(finding.locator("p", has_text="Change:")).to_be_hidden()
+    finding.get_by_text("What it means").click()
+    expect(finding.locator("p", has_text="Change:")).to_have_text("Change: Raise sampling.temperature.")
     finding.get_by_role("link", name="step 3, group 1").click()
     expect(page.locator(".group-head h3")).to_contain_text("Group 1 step 3")
     expect(page.locator("tr.chosen .open")).to_have_text("1")
@@ -242,6 +244,9 @@ def test_held_out_completions_settings_and_older_runs_are_shown(page: Page, serv
 def test_folders_of_others_are_shown_with_what_they_lack(page: Page, served: Served):
     open_at(page, served, run="trl-out")
     expect(page.locator(".findings")).to_contain_text("TRL writes texts only")
+    expect(page.locator(".findings")).to_contain_text(
+        "evaluation-gap lacks the completions of two evaluations"
+    )
     page.get_by_role("link", name="Samples").click()
     expect(page.locator(".tokens").first).to_have_text("assistant: answer 0 of step 3")
     open_at(page, served, run="plain")
@@ -253,13 +258,13 @@ def test_folders_of_others_are_shown_with_what_they_lack(page: Page, served: Ser
 
 def test_new_steps_of_a_running_run_appear_by_themselves(page: Page, served: Served):
     folder = view_runs.write_run(served.folder / "going-on", 2, is_over=False)
-    open_at(page, served, run="going-on")
-    expect(page.locator(".facts")).to_contain_text("2of 8")
     with RunStore.open_for_resume(folder, 2) as store:
+        open_at(page, served, run="going-on")
+        expect(page.locator(".facts")).to_contain_text("2of 8")
         store.append_step(view_runs.report(3))
-    expect(page.locator(".facts")).to_contain_text("3of 8", timeout=10_000)
-    expect(page.locator("#live")).to_contain_text("live")
-    until(page, "document.querySelector('.chart[data-panel=reward] .plot').data.at(-1).x.at(-1) === 3")
+        expect(page.locator(".facts")).to_contain_text("3of 8", timeout=30_000)
+        expect(page.locator("#live")).to_contain_text("live", timeout=10_000)
+        until(page, "document.querySelector('.chart[data-panel=reward] .plot').data.at(-1).x.at(-1) === 3")
 
 
 def test_a_hostile_run_stays_text(page: Page, served: Served):

@@ -20,7 +20,7 @@ from muster.view.pieces import find_tokenizer, pieces_of
 from muster.view.samples import brief, group_list
 from muster.view.settings import CLIPS, Settings, read_settings
 from muster.view.sources import find_sources, kind_of
-from muster.view.status import reward_change, spark, state_of
+from muster.view.status import reward_change, spark
 from muster.view.tables import Cache, light_rows, read_columns
 
 
@@ -109,18 +109,6 @@ def test_settings_that_cannot_be_read_say_nothing():
     found = read_settings(Path())
     assert (found.steps, found.full_score, found.table) == (None, 1.0, {})
     assert "[run" in found.text
-
-
-def test_a_state_is_the_last_that_was_said_or_silence():
-    def of(*kinds: str, age: float = 1.0, pace: float | None = 2.0) -> str:
-        return state_of([{"kind": kind} for kind in kinds], age, pace)
-
-    assert of() == "unknown"
-    assert of("start", "warning") == "running"
-    assert of("start", age=400.0) == "silent"
-    assert of("start", age=400.0, pace=60.0) == "running"
-    assert of("start", "stopped", "start", "end", age=1e6) == "finished"
-    assert of("start", "failure") == "failed"
 
 
 def test_the_change_of_the_reward_is_between_as_many_first_and_last_steps():

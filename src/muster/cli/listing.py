@@ -13,12 +13,11 @@ from rich.text import Text
 from muster.cli.targets import readable
 from muster.cli.text import escape_text, number, sparkline
 from muster.errors import CheckpointError
-from muster.store import STATES, Line, is_being_written, read_events, read_index
+from muster.store import Line, read_events, read_index, state_of
 
 CURVE_WIDTH = 16
 _WIDE = 100
 """Columns from which on there is room for curves."""
-_ENDED = {"stopped": "stopped", "failure": "failed", "end": "finished"}
 _STYLES = {"running": "green", "failed": "red", "killed": "red", "stopped": "yellow"}
 
 
@@ -28,7 +27,7 @@ class Listed(NamedTuple):
     name: str
     folder: str
     state: str
-    """running, killed, stopped, failed, finished, or unreadable."""
+    """A state that `muster.store.state_of` gives, or unreadable."""
     step: int
     num_steps: int | None
     """None where the configuration counts epochs."""
@@ -37,14 +36,6 @@ class Listed(NamedTuple):
     """Held-out reward of each evaluation."""
     age_s: float
     """Seconds since something was written to it."""
-
-
-def state_of(folder: Path, events: Sequence[Line]) -> str:
-    """How a run is: whether it goes on is known by its lock, which ends with its process."""
-    states = [event["kind"] for event in events if event.get("kind") in STATES]
-    if is_being_written(folder):
-        return "running"
-    return _ENDED.get(states[-1], "killed") if states else "killed"
 
 
 def runs_in(folder: Path) -> list[Listed]:
@@ -60,7 +51,7 @@ def _listed(folder: Path) -> Listed:
         with readable(folder):
             index = read_index(folder)
             return unreadable._replace(
-                state=state_of(folder, read_events(folder)),
+                state=state_of(folder, read_events(folder), age_s=age_s),
                 step=int(index[-1]["step"]) if index else 0,
                 rewards=_there(index, "reward"),
                 held_out=_there(index, "eval_reward"),

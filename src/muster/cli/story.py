@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.cli.findings import known_findings, print_headlines
-from muster.cli.listing import state_of
 from muster.cli.outcome import print_outcome
 from muster.cli.output import PatientConsole
 from muster.cli.samples import good_and_bad, group_table, rollouts_of, samples_table
 from muster.cli.text import escape_text, number, percent, sparkline
+from muster.clock import BESIDE_STEP
 from muster.errors import ConfigError
 from muster.store import (
     Line,
@@ -23,6 +23,7 @@ from muster.store import (
     read_rollouts,
     read_timings,
     rollout_steps,
+    state_of,
 )
 
 MAX_CURVE, MIN_CURVE = 40, 8
@@ -58,8 +59,6 @@ PHASES = (
     "eval",
 )
 """Of a step, in its order."""
-_NOT_OF_TRAINING = frozenset({"eval", "save"})
-"""Phases whose time has nothing to do with how many tokens the step's completions have."""
 _MAX_WARNINGS = 5
 
 
@@ -129,7 +128,7 @@ def timings_table(lines: Sequence[Line]) -> Table:
         there = [line for line in lines if line["seconds"].get(name)]
         seconds = sum(line["seconds"][name] for line in there)
         tokens = sum(line["tokens"] for line in there)
-        speed = f"{tokens / seconds:.0f}" if seconds and tokens and name not in _NOT_OF_TRAINING else ""
+        speed = f"{tokens / seconds:.0f}" if seconds and tokens and name not in BESIDE_STEP else ""
         share = percent(seconds / whole) if whole else ""
         table.add_row(escape_text(name), number(seconds), number(seconds / steps), share, speed)
     return table

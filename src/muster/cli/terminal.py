@@ -12,6 +12,7 @@ from rich.text import Text
 from muster.cli.output import PatientConsole, log_line, print_line
 from muster.cli.samples import step_table
 from muster.cli.text import duration, escape_text, number, percent, sparkline
+from muster.clock import BESIDE_STEP, step_seconds
 from muster.config import Config
 from muster.records import StepReport
 from muster.redaction import redacted
@@ -27,8 +28,7 @@ MAX_LEVELS = 12
 """Of a reward with more different values no counts are shown."""
 
 # What happens in a step beside sampling and scoring, and isn't the update either.
-_NOT_UPDATE = frozenset({"sample", "score", "eval", "write", "save", "load", "check", "export"})
-_UNTIMED = frozenset({"eval", "save", "load", "check", "export"})
+_NOT_UPDATE = BESIDE_STEP | {"sample", "score", "write"}
 
 
 class History:
@@ -51,7 +51,7 @@ class History:
         self.losses.append(report.metrics.get("loss"))
         scores = [rollout.score.value for group in report.groups for rollout in group.rollouts]
         self.last_rewards.extend(score for score in scores if score is not None)
-        self.seconds.append(sum(s for phase, s in report.timings.items() if phase not in _UNTIMED))
+        self.seconds.append(step_seconds(report.timings))
         epoch = report.metrics.get("epoch")
         if self._run.steps:
             self.share_done = report.step / self._run.steps

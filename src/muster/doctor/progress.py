@@ -1,5 +1,6 @@
 """Whether the run gets anywhere: reward, held-out reward, and time."""
 
+from muster.clock import BESIDE_STEP
 from muster.doctor.baseline import Shift, series_of, shift_of
 from muster.doctor.course import Course
 from muster.doctor.finding import Evidence, Finding, Kind
@@ -44,7 +45,6 @@ _LEAST_PROMPTS = 8
 _SLOWER = 2.0
 _P = 1e-4
 """Machines are noisy: other work comes and goes for a while."""
-_UNTIMED = frozenset({"eval", "save", "load", "check", "export"})
 
 
 def plateau(course: Course) -> Finding | None:
@@ -140,7 +140,7 @@ def _is_slower(shift: Shift) -> bool:
 def _phases(line: Line) -> dict[str, float]:
     seconds = line.get("seconds")
     return (
-        {name: took for name, took in seconds.items() if name not in _UNTIMED}
+        {name: took for name, took in seconds.items() if name not in BESIDE_STEP}
         if isinstance(seconds, dict)
         else {}
     )

@@ -15,7 +15,6 @@ from muster.store.reading import (
     META,
     METRICS,
     SCHEMA_VERSION,
-    STATES,
     TIMINGS,
     TOKENIZER,
     RunInfo,
@@ -49,6 +48,7 @@ from muster.store.regrades import (
     regrade_names,
 )
 from muster.store.rows import SCHEMA, PromptScores, Rollouts, from_parquet, to_parquet
+from muster.store.state import STATES, State, state_of
 from muster.store.strict import Line, to_json
 from muster.store.writer import RunStore
 
@@ -76,6 +76,7 @@ __all__ = [
     "Rollouts",
     "RunInfo",
     "RunStore",
+    "State",
     "choose_name",
     "collect_meta",
     "eval_file",
@@ -100,6 +101,7 @@ __all__ = [
     "regrade_names",
     "rollout_steps",
     "rollouts_file",
+    "state_of",
     "to_json",
     "to_parquet",
     "was_stopped",

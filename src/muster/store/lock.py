@@ -65,6 +65,12 @@ def is_being_written(folder: Path) -> bool:
         os.close(descriptor)
 
 
+def was_locked_here(folder: Path) -> bool:
+    """Whether it was this machine that signed the lock of the folder, or nobody."""
+    path = folder / "lock"
+    return not path.exists() or f" on {socket.gethostname()} since " in _holder(path)
+
+
 if sys.platform == "win32":
     import msvcrt
 

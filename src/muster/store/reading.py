@@ -11,6 +11,7 @@ import pyarrow as pa
 from muster.errors import CheckpointError, ConfigError
 from muster.files import read_whole
 from muster.store.rows import PromptScores, Rollouts, from_parquet, scores_from_parquet
+from muster.store.state import STATES
 from muster.store.strict import Line, read_lines
 
 SCHEMA_VERSION = 1
@@ -179,10 +180,6 @@ def _info(folder: Path) -> RunInfo:
         reward=rewards[-1] if rewards else None,
         status=states[-1] if states else "start",
     )
-
-
-STATES = ("start", "resume", "stopped", "failure", "end")
-"""Events that say how a run is."""
 
 
 def choose_name(runs: Path, stem: str, *, resume: bool) -> str:

@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from muster.clock import BESIDE_STEP
 from muster.store import Line
 
 SECONDS = "seconds/"
 TOKENS_PER_SECOND = "tokens_per_second"
-_NOT_SPEED = frozenset({"eval", "save", "write", "load"})
+_NOT_SPEED = BESIDE_STEP | {"write"}
 """Phases that the tokens of a step don't pass through."""
 
 

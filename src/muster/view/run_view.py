@@ -8,7 +8,7 @@ from pathlib import Path
 
 from muster.doctor import in_words, told
 from muster.errors import ConfigError
-from muster.store import EVENTS, META, METRICS, SCHEMA_VERSION, TIMINGS, Line
+from muster.store import EVENTS, META, METRICS, SCHEMA_VERSION, TIMINGS, Line, state_of
 from muster.view import foreign
 from muster.view.curves import number_of, to_columns
 from muster.view.examining import BUDGET_BYTES, examined
@@ -19,7 +19,7 @@ from muster.view.run_files import RunFiles
 from muster.view.samples import MAX_TEXT, group_list, grouped, loaded, rollout_list, token_columns
 from muster.view.settings import Settings, read_settings
 from muster.view.sources import Source
-from muster.view.status import Plan, spark, status_of
+from muster.view.status import Plan, pace_of, spark, status_of
 
 
 class RunView:
@@ -144,7 +144,11 @@ class RunView:
 
     def _status(self, lines: Sequence[Line], timings: Sequence[Line]) -> Line:
         age_s = max(0.0, time.time() - self._files.modified)
-        return status_of(lines, timings, self._files.events.look(), _plan(self.source), age_s)
+        events = self._files.events.look()
+        # Another trainer's folder has no lock and no events; an older run of ours may have lost its own.
+        known = self.source.kind == "muster" and events
+        state = state_of(self.source.folder, events, age_s=age_s, pace_s=pace_of(timings)) if known else None
+        return status_of(lines, timings, state, _plan(self.source), age_s)
 
     def _full(self) -> float:
         """The score from which on an answer is all right."""

@@ -5,15 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from muster.store import STATES, Line
+from muster.store import Line, State
 from muster.view.curves import TOKENS_PER_SECOND, number_of, timing_numbers
 
-ENDED = {"end": "finished", "stopped": "stopped", "failure": "failed"}
 _PACE = 10
 """Steps whose time says how long the rest takes."""
-_SILENT_S = 300.0
-"""A run that wrote nothing for this long, and for many of its steps, may have been killed."""
-_SILENT_STEPS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,18 +21,15 @@ class Plan:
 
 
 def status_of(
-    lines: Sequence[Line], timings: Sequence[Line], events: Sequence[Line], plan: Plan, age_s: float
+    lines: Sequence[Line], timings: Sequence[Line], state: State | None, plan: Plan, age_s: float
 ) -> Line:
     """State, step, seconds left, reward and how it changed, tokens per second, held-out reward."""
     last = lines[-1] if lines else {}
-    seconds = [step_seconds(line) for line in timings[-_PACE:]]
-    pace = [value for value in seconds if value]
-    step = number_of(last.get("step")) or 0
-    state = state_of(events, age_s, sum(pace) / len(pace) if pace else None)
+    pace, step = pace_of(timings), number_of(last.get("step")) or 0
     share = _share_done(last, plan, step)
-    left = sum(pace) / len(pace) * step * (1 / share - 1) if pace and share and state == "running" else None
+    left = pace * step * (1 / share - 1) if pace and share and state == "running" else None
     return {
-        "state": state,
+        "state": state or "unknown",
         "age_s": age_s,
         "step": step,
         "steps": plan.steps,
@@ -47,18 +40,12 @@ def status_of(
     }
 
 
-def state_of(events: Sequence[Line], age_s: float, pace_s: float | None) -> str:
-    """`running`, `silent` (no word for long), `finished`, `stopped`, `failed`; `unknown` without events."""
-    states = [str(event.get("kind")) for event in events if event.get("kind") in STATES]
-    if not states:
-        return "unknown"
-    if states[-1] in ENDED:
-        return ENDED[states[-1]]
-    return "silent" if age_s > max(_SILENT_S, _SILENT_STEPS * (pace_s or 0.0)) else "running"
+def pace_of(timings: Sequence[Line]) -> float | None:
+    """Seconds of a step, evaluation and saving included, over the last ones; None where none was timed."""
+    return _mean([_seconds(line) for line in timings[-_PACE:]])
 
 
-def step_seconds(line: Line) -> float | None:
-    """Seconds of a step, evaluation and saving included; None where nothing was timed."""
+def _seconds(line: Line) -> float | None:
     seconds = line.get("seconds")
     numbers = [number_of(value) for value in seconds.values()] if isinstance(seconds, dict) else []
     return math.fsum(number for number in numbers if number is not None) or None

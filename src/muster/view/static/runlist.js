@@ -8,7 +8,7 @@ import { go, link, shownRuns, state } from "./state.js";
 const WRITERS = { trl: "TRL", metrics: "metrics only" };
 const STATES = {
   running: ["\u25b6", "running"], silent: ["\u2026", "silent"], finished: ["\u2713", "finished"], stopped: ["\u25a0", "stopped"],
-  failed: ["\u2717", "failed"],
+  failed: ["\u2717", "failed"], killed: ["\u2717", "killed"],
 };
 
 /** Sign and word of a run's state; nothing where no event tells of it. */

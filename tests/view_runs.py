@@ -247,6 +247,7 @@ def write_long_run(folder: Path, num_steps: int, last: StepReport) -> Path:
         name: [] for name in ("metrics.jsonl", "timings.jsonl", "index", "groups.jsonl")
     }
     scores = [[rollout.score.value or 0.0 for rollout in group.rollouts] for group in last.groups]
+    tokens = sum(len(rollout.completion.ids) for group in last.groups for rollout in group.rollouts)
     for step in range(1, num_steps + 1):
         wave = math.sin(step / 300)
         metrics = {key: (value or 0.0) + 0.1 * wave for key, value in last.metrics.items()}
@@ -254,7 +255,7 @@ def write_long_run(folder: Path, num_steps: int, last: StepReport) -> Path:
         lines["metrics.jsonl"].append({"step": step, **metrics, **more})
         seconds = {"sample": 2.0 + wave, "score": 0.1, "forward": 1.0, "backward": 1.5, "sync": 0.1}
         lines["timings.jsonl"].append(
-            {"step": step, "seconds": seconds, "tokens": 9000, "tokens_per_second": {}}
+            {"step": step, "seconds": seconds, "tokens": tokens, "tokens_per_second": {}}
         )
         lines["index"].append({"step": step, "reward": metrics["reward"]})
         got = [Got(str((8 * step + slot) % 1000), some, [70] * len(some)) for slot, some in enumerate(scores)]

@@ -57,7 +57,7 @@ def test_of_a_run_that_nobody_watched_some_rollouts_are_opened(
     folder = without_findings(long_run, tmp_path / "unwatched")
     for path in (folder, long_run):
         # Those that can't be opened are named, which counts them.
-        assert len(course_of(path, budget_bytes=1).unread) == MIN_LOOKED - 1
+        assert len(course_of(path, budget_tokens=1).unread) == MIN_LOOKED - 1
         assert len(course_of(path).unread) == MAX_LOOKED - 1
     assert main(["show", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []

@@ -16,7 +16,7 @@ from muster.doctor.baseline import MIN_POINTS
 from muster.errors import ConfigError
 from muster.nearest import did_you_mean
 from muster.store import Line, read_events
-from muster.view.examining import BUDGET_BYTES, Examined, examined
+from muster.view.examining import BUDGET_TOKENS, Examined, examined
 from muster.view.sources import Source, source_of
 
 FINDINGS = 3
@@ -26,9 +26,9 @@ _MARKS = {"note": "·", "warning": "!", "serious": "!!"}
 """So that colour is not the only sign."""
 
 
-def examined_now(source: Source, budget_bytes: int | None = None) -> Examined:
+def examined_now(source: Source, budget_tokens: int | None = None) -> Examined:
     """What the doctor finds in the run; what it had to leave out, as damaged, is logged."""
-    found = examined(source, budget_bytes)
+    found = examined(source, budget_tokens)
     for reason in found.course.unread:
         log_line(f"left out: {reason}")
     return found
@@ -50,7 +50,7 @@ def known_findings(folder: Path) -> Known:
     if said is not None:
         return Known(said, True)
     source = source_of(folder)
-    found = examined_now(source, BUDGET_BYTES).findings if source else ()
+    found = examined_now(source, BUDGET_TOKENS).findings if source else ()
     return Known([finding.to_plain() for finding in found], False)
 
 

@@ -59,6 +59,7 @@ from muster.doctor.signal import (
 )
 from muster.errors import CheckpointError
 from muster.records import StepReport
+from muster.stats import mean_of
 from muster.store import (
     Line,
     eval_steps,
@@ -68,7 +69,6 @@ from muster.store import (
     read_rollouts,
     read_timings,
     rollout_steps,
-    rollouts_file,
 )
 from muster.store.writer import timings_line
 
@@ -129,24 +129,24 @@ def findings(folder: Path) -> list[Finding]:
     return examine(course_of(folder))
 
 
-def course_of(folder: Path, budget_bytes: int | None = None) -> Course:
+def course_of(folder: Path, budget_tokens: int | None = None) -> Course:
     """The run in this folder; of a long one, the rollouts of some of its steps.
 
-    `budget_bytes` bounds the rollouts that are read, down to a dozen steps; without it, up to `MAX_LOOKED`
+    `budget_tokens` bounds the rollouts that are read, down to a dozen steps; without it, up to `MAX_LOOKED`
     steps are. A damaged file of rollouts is no reason to say nothing of the others: it is left out, and
     named.
     """
-    lines = read_metrics(folder)
+    lines, timings = read_metrics(folder), read_timings(folder)
     written = {line["step"] for line in lines}
     unread: list[str] = []
     there = [step for step in rollout_steps(folder) if step in written]
-    steps = chosen_steps(there, _most(folder, there, budget_bytes))
+    steps = chosen_steps(there, _most(timings, budget_tokens))
     evaluated = [step for step in eval_steps(folder) if step in written]
     return Course(
         settings=settings_of(folder),
         lines=_of_training(lines),
         held_out=_each(dict.fromkeys([*evaluated[:1], *evaluated[-1:]]), partial(_held_out, folder), unread),
-        timings=read_timings(folder),
+        timings=timings,
         facts=_each(steps, partial(_read, folder), unread),
         unread=unread,
     )
@@ -177,13 +177,12 @@ def _read(folder: Path, step: int) -> StepFacts:
     return facts_of(step, stored.groups, stored.traces)
 
 
-def _most(folder: Path, steps: Sequence[int], budget_bytes: int | None) -> int:
-    """How many steps of rollouts the budget allows, judged by the size of some of them."""
-    if budget_bytes is None or len(steps) <= MIN_LOOKED:
+def _most(timings: Sequence[Line], budget_tokens: int | None) -> int:
+    """How many steps of rollouts the budget allows, by the tokens that a step has on average."""
+    tokens = mean_of([line.get("tokens") for line in timings])
+    if budget_tokens is None or not tokens:
         return MAX_LOOKED
-    some = chosen_steps(steps, MIN_LOOKED)
-    mean = sum(rollouts_file(folder, step).stat().st_size for step in some) / len(some)
-    return max(MIN_LOOKED, min(MAX_LOOKED, int(budget_bytes / max(mean, 1.0))))
+    return max(MIN_LOOKED, min(MAX_LOOKED, int(budget_tokens / tokens)))
 
 
 def chosen_steps(steps: Sequence[int], most: int = MAX_LOOKED) -> Sequence[int]:

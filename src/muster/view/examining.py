@@ -24,8 +24,8 @@ from muster.view import foreign
 from muster.view.curves import number_of
 from muster.view.sources import Source
 
-BUDGET_BYTES = 24 * 2**20
-"""Rollouts that are read for a quick answer: all of a small run, a dozen steps of a large one."""
+BUDGET_TOKENS = 1_000_000
+"""Of the rollouts that are read for a quick answer: all of a small run, a dozen steps of a large one."""
 ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """What reading raises where a folder's files hold what no trainer wrote."""
 
@@ -39,10 +39,10 @@ class Examined(NamedTuple):
     """Rules that could not look; empty for a run of Muster with its rollouts, which lacks by choice."""
 
 
-def examined(source: Source, budget_bytes: int | None = None) -> Examined:
-    """Asks all rules of a run; `budget_bytes` bounds the rollouts that are read."""
+def examined(source: Source, budget_tokens: int | None = None) -> Examined:
+    """Asks all rules of a run; `budget_tokens` bounds the rollouts that are read."""
     try:
-        course = _course(source, budget_bytes)
+        course = _course(source, budget_tokens)
         found = examine(course)
     except MusterError:
         raise
@@ -54,9 +54,9 @@ def examined(source: Source, budget_bytes: int | None = None) -> Examined:
     return Examined(course, found, () if is_whole else lacking(course))
 
 
-def _course(source: Source, budget_bytes: int | None) -> Course:
+def _course(source: Source, budget_tokens: int | None) -> Course:
     if source.kind == "muster":
-        return course_of(source.folder, budget_bytes)
+        return course_of(source.folder, budget_tokens)
     is_trl = source.kind == "trl"
     log = foreign.log_lines(source.folder) if is_trl else foreign.PlainMetrics(source.folder).look()
     facts, unread = _looked_at(source.folder, log) if is_trl else ([], [])

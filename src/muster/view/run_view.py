@@ -11,7 +11,7 @@ from muster.errors import ConfigError
 from muster.store import EVENTS, META, METRICS, SCHEMA_VERSION, TIMINGS, Line, state_of
 from muster.view import foreign
 from muster.view.curves import number_of, to_columns
-from muster.view.examining import BUDGET_BYTES, examined
+from muster.view.examining import BUDGET_TOKENS, examined
 from muster.view.findings import findings_of
 from muster.view.growing import read_object, regular
 from muster.view.pieces import pieces_of
@@ -160,7 +160,7 @@ class RunView:
 
 def _asked(source: Source) -> Line:
     """The doctor's answer in the form of the page."""
-    found = examined(source, BUDGET_BYTES)
+    found = examined(source, BUDGET_TOKENS)
     return {
         "findings": findings_of([{"kind": "finding", **finding.to_plain()} for finding in found.findings]),
         "unasked": in_words(found.unasked),

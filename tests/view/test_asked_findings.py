@@ -4,6 +4,7 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -28,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
-def asked(folder: Path, name: str) -> dict:
+def asked(folder: Path, name: str) -> dict[str, list[Any]]:
     client = TestClient(create_app([folder]), base_url="http://localhost")
     runs = {run["name"]: run["id"] for run in client.get("/api/runs").json()["runs"]}
     answer = client.get(f"/api/runs/{runs[name]}/findings")

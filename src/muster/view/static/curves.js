@@ -1,7 +1,7 @@
 // The curves of one run, or of several on the same axes, under one cursor.
 
 import { Chart } from "./chart.js";
-import { h, pausing, replace, speak } from "./dom.js";
+import { byId, h, pausing, replace, speak } from "./dom.js";
 import { look } from "./palette.js";
 import { otherKeys, panelFor, PANELS } from "./panels.js";
 import { columnsOf, nearest } from "./series.js";
@@ -20,7 +20,7 @@ export class CurvesView {
     replace(container, h("h2", { class: "unseen" }, "Curves"), this.tools, this.grid, this.missing);
     this.seen = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) this.chartOf(entry.target)?.seen();
-    }, { rootMargin: "200px" });
+    }, { root: byId("main"), rootMargin: "200px" });
     this.sized = new ResizeObserver(pausing(120, () => this.charts.forEach((chart) => chart.resize())));
     this.sized.observe(this.grid);
     this.shared = {

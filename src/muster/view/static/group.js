@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { COLOURS, legendOf, rangeOf } from "./colours.js";
-import { h, replace, svg } from "./dom.js";
+import { byId, h, replace, svg } from "./dom.js";
 import { number, plural, signed } from "./format.js";
 import { regradedLine, regradedRows } from "./regraded.js";
 import { go, link, state } from "./state.js";
@@ -15,7 +15,7 @@ export class GroupView {
     this.tokens = new Map();
     this.watch = new IntersectionObserver((entries) => {
       for (const entry of entries) if (entry.isIntersecting) this.load(entry.target.dataset.row);
-    }, { rootMargin: "300px" });
+    }, { root: byId("main"), rootMargin: "300px" });
   }
 
   clear() {

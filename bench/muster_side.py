@@ -42,7 +42,7 @@ def configuration(job: Job, folder: Path) -> Config:
             "name": job.optimizer,
             "lr": job.lr,
             "options": {"betas": [job.beta1, job.beta2]},
-            "warmup_steps": job.warmup_steps,
+            "warmup": job.warmup_steps,
         },
         "run": {"name": f"muster-{job.name}", "dir": str(folder), "steps": 10_000, "seed": job.seed},
     }

@@ -38,7 +38,7 @@ BASE: dict[str, Setting] = {
     # Five prompts, two a step: an epoch's last one is left over for the next.
     "sampling": {"prompts_per_step": 2, "group_size": 4, "max_tokens": 4, "sync_every": 2},
     "algo": {"minibatches": 2, "passes": 2, "kl_coef": 0.05},
-    "optim": {"lr": 1e-3, "warmup_steps": 1, "schedule": "linear"},
+    "optim": {"lr": 1e-3, "warmup": 1, "schedule": "linear"},
     "eval": {"every": 2, "group_size": 2},
     "engine": {"options": {"products": "linear"}},
     "run": {

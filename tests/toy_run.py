@@ -126,7 +126,7 @@ def toy_config(folder: Path, **sections: Mapping[str, object]) -> Config:
         "data": {"path": str(folder / "train.jsonl")},
         "reward": {"use": ["toy_rewards:low_bytes"]},
         "sampling": {"prompts_per_step": 2, "group_size": 4, "max_tokens": 4},
-        "optim": {"lr": 1e-3, "warmup_steps": 1, "schedule": "linear"},
+        "optim": {"lr": 1e-3, "warmup": 1, "schedule": "linear"},
         "run": {"name": "toy", "dir": str(folder / "runs"), "steps": 4, "seed": 7, "budget_tokens": 256},
     }
     for section, values in sections.items():

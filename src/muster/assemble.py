@@ -354,11 +354,11 @@ def make_rate(config: Config, plan: Plan) -> Callable[[int], float]:
     """Learning rate by update; warm-up is given in steps."""
     optim = config.optim
     per_step = plan.minibatches * plan.passes
-    warmup_steps = optim.warmup_steps or round(optim.warmup_ratio * plan.num_steps)
+    warmup = optim.warmup if isinstance(optim.warmup, int) else round(optim.warmup * plan.num_steps)
     shape = partial(
         factor,
         num_updates=plan.num_steps * per_step,
-        warmup=warmup_steps * per_step,
+        warmup=warmup * per_step,
         shape=optim.schedule,
         final=optim.final_fraction,
     )

@@ -152,7 +152,10 @@ BAD = [
     ("[optim]\nbetas = [0.9, 0.99]", ["optim.betas", "has moved: write optim.options.betas = [0.9, 0.99]"]),
     ("[optim]\neps = 1e-6", ["optim.eps", "has moved: write optim.options.eps = 1e-06"]),
     ("[optim]\nschedule = 'linaer'", ["optim.schedule", '"linaer"', '"constant" or "linear" or "cosine"']),
-    ("[optim]\nwarmup_steps = 5\nwarmup_ratio = 0.1", ["optim.warmup_ratio", "0.1", "5", "one of the two"]),
+    ("[optim]\nwarmup = 1.0", ["optim.warmup", "1.0", "below 1"]),
+    ("[optim]\nwarmup = -1", ["optim.warmup", "-1", "at least 0"]),
+    ("[optim]\nwarmup_steps = 5", ["optim.warmup_steps", "5", "it is now optim.warmup"]),
+    ("[optim]\nwarmup_ratio = 0.1", ["optim.warmup_ratio", "0.1", "it is now optim.warmup", "a share"]),
     ("[optim]\nfinal_fraction = 0.1", ["optim.final_fraction", "0.1", "optim.schedule"]),
     ("[optim]\nmax_grad_norm = 0", ["optim.max_grad_norm", "0", "above 0"]),
     ("[sampling]\ngroup_size = 1", ["sampling.group_size", "1", "at least 2", "compares", "4"]),
@@ -241,13 +244,13 @@ def test_a_bad_flag_is_named_with_its_value_and_what_is_allowed(flags: dict[str,
 
 
 def test_all_errors_come_at_once_and_a_rule_speaks_only_of_fields_that_are_right(tmp_path: Path):
-    text = SMALL + '[optim]\nlr = "x"\nwarmup_steps = 1\nwarmup_ratio = 0.5\n[sampling]\ngroup_size = "y"\n'
+    text = SMALL + '[optim]\nlr = "x"\nfinal_fraction = 0.5\n[sampling]\ngroup_size = "y"\n'
     lines = lines_of(tmp_path, text + "[algo]\nminibatches = 99\n", {"run.seed": "z"})
     assert [line.partition(": ")[2].split()[0] for line in lines] == [
         "sampling.group_size",
         "optim.lr",
         "run.seed",
-        "optim.warmup_ratio",
+        "optim.final_fraction",
     ]
     assert lines[2].startswith("command line: run.seed")
 
@@ -320,3 +323,17 @@ def test_an_interval_is_steps_or_minutes(text: str, minutes: float | None):
     if minutes:
         assert load(None, {**FLAGS, "run.save_every": text}).run.save_every == text
     assert load(None, {**FLAGS, "run.save_every": "7"}).run.save_every == 7
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now"),
+    [
+        ("warmup_steps = 3\nwarmup_ratio = 0.0", 3),
+        ("warmup_steps = 0\nwarmup_ratio = 0.25", 0.25),
+        ("warmup_steps = 0\nwarmup_ratio = 0.0", 0),
+    ],
+)
+def test_a_recorded_run_is_read_under_the_names_of_now(tmp_path: Path, recorded: str, now: float):
+    (tmp_path / "meta.json").write_text("{}")
+    (tmp_path / "config.toml").write_text(f"{SMALL}[optim]\n{recorded}\n")
+    assert load(tmp_path / "config.toml").optim.warmup == now

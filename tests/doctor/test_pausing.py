@@ -15,7 +15,7 @@ from toy_run import toy_config
 OUT_OF_REACH = {
     "reward": {"use": ["broken_rewards:never"], "in_process": ["never"]},
     "sampling": {"prompts_per_step": 8, "group_size": 2},
-    "optim": {"schedule": "constant", "warmup_steps": 0},
+    "optim": {"schedule": "constant", "warmup": 0},
     "run": {"steps": 8, "pause_on": ["no-signal"]},
 }
 

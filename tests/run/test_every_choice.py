@@ -37,8 +37,8 @@ CHOICES = [
             "combine": "normalize_then_sum",
         }
     },
-    *({"optim": {"schedule": name, "warmup_steps": 0}} for name in ("constant", "linear", "cosine")),
-    {"optim": {"warmup_ratio": 0.5, "warmup_steps": 0, "schedule": "cosine", "final_fraction": 0.1}},
+    *({"optim": {"schedule": name, "warmup": 0}} for name in ("constant", "linear", "cosine")),
+    {"optim": {"warmup": 0.5, "schedule": "cosine", "final_fraction": 0.1}},
     {"sampling": {"top_k": 50}},
     {"sampling": {"top_p": 0.9, "min_p": 0.01}},
     {"sampling": {"temperature": 0.7}},

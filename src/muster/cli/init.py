@@ -36,7 +36,7 @@ recipe = "grpo"                  # or dr_grpo, dapo, gspo, cispo, rloo ...
 
 [optim]
 lr = 1e-5
-warmup_steps = 5
+warmup = 5
 
 [eval]
 prompts = 8

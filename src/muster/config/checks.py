@@ -215,13 +215,6 @@ def _divisor_at_most(number: int, limit: int) -> int:
 
 def _schedule(config: Config) -> Iterator[Problem]:
     optim = config.optim
-    if optim.warmup_steps and optim.warmup_ratio:
-        yield wrong(
-            "optim.warmup_ratio",
-            optim.warmup_ratio,
-            f"0 beside optim.warmup_steps, which is {optim.warmup_steps}; give one of the two",
-            ("optim.warmup_steps",),
-        )
     if optim.final_fraction and optim.schedule == "constant":
         yield wrong(
             "optim.final_fraction",

@@ -96,7 +96,7 @@ def compare(
 
 def _is_length_free(config: Config) -> bool:
     """No learning rate depends on how many steps there are."""
-    return config.optim.schedule == "constant" and config.optim.warmup_ratio == 0
+    return config.optim.schedule == "constant" and not 0 < config.optim.warmup < 1
 
 
 def shown_or_absent(value: object) -> str:

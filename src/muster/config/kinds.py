@@ -73,6 +73,14 @@ def _checked_interval(value: object) -> object:
     return value
 
 
+def _checked_warmup(value: object) -> object:
+    """Steps as they are, and a share as its number."""
+    is_steps = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not is_steps and not (isinstance(value, float) and 0 <= value < 1):
+        raise ValueError("steps as a whole number, at least 0, or a share of the run from 0 to below 1")
+    return value
+
+
 OptionalChoice = Annotated[Choice | None, BeforeValidator(_as_choice)]
 Names = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(_as_tuple)]
 NoNames = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
@@ -81,3 +89,4 @@ ConventionName = Annotated[
 ]
 RunName = Annotated[str, MinLen(1), BeforeValidator(checked_name)]
 Interval = Annotated[int | str, BeforeValidator(_checked_interval)]
+Warmup = Annotated[int | float, Ge(0), BeforeValidator(_checked_warmup)]

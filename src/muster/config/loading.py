@@ -12,6 +12,7 @@ from muster.config.checks import problems
 from muster.config.describing import field_at
 from muster.config.flags import Tree, frozen, put_flags
 from muster.config.messages import Problem, field_problems, line_of, unwritable
+from muster.config.moved import as_named_now
 from muster.config.paths import resolved
 from muster.config.sections import Config
 from muster.errors import ConfigError
@@ -38,6 +39,8 @@ def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Confi
     flags = overrides or {}
     folders = [path.parent, Path()] if path else []
     tree = cast("Tree", resolved(frozen(_read(path)), "", folders)) if path else {}
+    if path and (path.parent / "meta.json").is_file():
+        tree = as_named_now(tree)
     put_flags(tree, flags, [Path()])
     return _validated(tree, str(path) if path else "command line", flags)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from muster.config.describing import allowed, field_at, fields, table_model
+from muster.config.moved import MOVED
 from muster.config.sections import Config
 from muster.config.toml import toml_value
 from muster.redaction import HIDDEN, is_secret_name, redacted, without_secrets
@@ -132,6 +133,8 @@ def _unknown(keys: tuple[str, ...], value: object) -> Problem:
     if moved := MOVED.get(".".join(keys)):
         return Problem(keys, f"= {_shown_at(keys, value)} has moved: write {moved} = {shown(value)}")
     given = f"= {_shown_at(keys, value)} is unknown"
+    if (place := MOVED.get(".".join(keys))) is not None:
+        return Problem(keys, f"{given}; it is now {place}")
     nearest = _nearest(".".join(keys))
     if nearest:
         return Problem(keys, f"{given}; did you mean {nearest}?")

@@ -24,6 +24,7 @@ from muster.config.kinds import (
     Section,
     Share,
     Text,
+    Warmup,
 )
 
 DEFAULT_STEPS = 100
@@ -207,10 +208,8 @@ class OptimConfig(Section):
     """Weight decay of matrices; of AdamW, the share, times `lr`, that each update takes away."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls after warm-up."""
-    warmup_steps: Count = 0
-    """Steps in which the learning rate rises from 0."""
-    warmup_ratio: Share = 0.0
-    """The same as a share of all steps; give one of the two."""
+    warmup: Warmup = 0
+    """Steps in which the learning rate rises from 0; a number below 1 is their share of the run."""
     final_fraction: Share = 0.0
     """Where the schedule ends, as a share of `lr`."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0

@@ -21,7 +21,7 @@ EXPLODING_GRADIENTS = Kind(
     means="The gradient is many times what it was before the first updates, or not finite: updates are too "
     "large, and "
     "each one undoes the last.",
-    change="Lower optim.lr tenfold and add optim.warmup_steps; resume from a checkpoint before it began. "
+    change="Lower optim.lr tenfold and add optim.warmup; resume from a checkpoint before it began. "
     "optim.max_grad_norm "
     "bounds one update, it does not make a large learning rate small.",
 )

@@ -1,6 +1,6 @@
 """From a configuration to the objects of a run; all that can be wrong without a model is found first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from muster.gather import Collector, Item
 from muster.inputs import load_held_out, load_training
 from muster.judge import Judge
 from muster.memory import ENOUGH_ON_CPU, available_bytes, budget_tokens
-from muster.optimizer import Rehearsed, choose, make_optimizer, rehearse
+from muster.optimizer import Chosen, Rehearsed, choose, make_optimizer, rehearse
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.quantized import quantize, require_bitsandbytes
 from muster.records import Sample
@@ -54,15 +54,26 @@ class Materials:
     num_steps: int
     optimizer: Rehearsed
 
+    @property
+    def probes(self) -> list[tuple[int, ...]]:
+        """Token ids on which an export is compared with what it was made from."""
+        return [item.ids for item in self.items]
+
+    @property
+    def isolations(self) -> Mapping[str, str]:
+        """What is between model-written code and the machine, by the reward that runs it."""
+        return isolations(self.grader.rewards)
+
+    def close(self) -> None:
+        """Ends the processes of the rewards."""
+        self.grader.close()
+
 
 def prepare(
     config: Config, say: Say, functions: Sequence[str | Callable[..., object]] | None = None
 ) -> Materials:
     """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
-    recipe = build_recipe(config)
-    chosen = choose(config.optim.name, config.optim.options, config.optim.weight_decay)
-    if config.model.quantize is not None:
-        require_bitsandbytes(f"model.quantize {config.model.quantize!r}")
+    recipe, chosen = build_recipe(config), chosen_optimizer(config)
     grader = start_grader(config, say, functions)
     try:
         # After the rewards' processes, which are forked before this one computes.
@@ -70,6 +81,13 @@ def prepare(
     except BaseException:
         grader.close()
         raise
+
+
+def chosen_optimizer(config: Config) -> Chosen:
+    """The optimizer that the configuration names; what it and the model need is known to be installed."""
+    if config.model.quantize is not None:
+        require_bitsandbytes(f"model.quantize {config.model.quantize!r}")
+    return choose(config.optim.name, config.optim.options, config.optim.weight_decay)
 
 
 def start_grader(
@@ -212,7 +230,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         optimizer=make_optimizer(policy, materials.optimizer.chosen, lr=config.optim.lr),
         collector=make_collector(config, policy, materials.grader, materials.num_steps, clock),
         items=materials.items,
-        draw=make_draw(config, materials.items),
+        draw=make_draw(config, [item.sample.id for item in materials.items]),
         sampling=sampling,
         judge=make_judge(config, recipe, weights_of(materials.grader.rewards)),
         objective=Objective(
@@ -224,7 +242,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         plan=plan,
         rate=make_rate(config, plan),
         budget=Budget(
-            tokens=config.run.budget_tokens or _fitting_budget(config, policy, materials.optimizer),
+            tokens=config.run.budget_tokens or fitting_budget(config, policy, materials.optimizer),
             enough=ENOUGH_ON_CPU if policy.device.type == "cpu" else None,
         ),
         reference=policy.snapshot() if config.algo.kl_coef else None,
@@ -236,12 +254,12 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     )
 
 
-def make_draw(config: Config, items: Sequence[Item]) -> Draw:
+def make_draw(config: Config, sample_ids: Sequence[str]) -> Draw:
     """How the prompts of a step are chosen: each once per epoch, or by what they have taught."""
-    seed, sample_ids = config.run.seed, [item.sample.id for item in items]
+    seed = config.run.seed
 
     def in_turn(state: State, count: int, _: Sequence[int]) -> list[int]:
-        return prompt_order(len(items), seed, state.drawn, count, shuffle=config.data.shuffle)
+        return prompt_order(len(sample_ids), seed, state.drawn, count, shuffle=config.data.shuffle)
 
     def by_signal(state: State, count: int, taken: Sequence[int]) -> list[int]:
         return weighted_draw(state.history.weights(sample_ids), seed, state.drawn, count, taken)
@@ -365,7 +383,8 @@ def make_rate(config: Config, plan: Plan) -> Callable[[int], float]:
     return lambda update: optim.lr * shape(update)
 
 
-def _fitting_budget(config: Config, policy: Policy, optimizer: Rehearsed) -> int:
+def fitting_budget(config: Config, policy: Policy, optimizer: Rehearsed) -> int:
+    """Tokens of one forward pass in training that the memory there is allows."""
     trainable = sum(param.numel() * param.element_size() for _, param in policy.trainable())
     copies = 1 + optimizer.state_share + (config.algo.kl_coef > 0) + 2 * (config.sampling.sync_every > 1)
     return budget_tokens(

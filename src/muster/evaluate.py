@@ -24,9 +24,7 @@ class Evaluation:
 
     def is_due(self, step: int) -> bool:
         """Whether this step ends with an evaluation; step 0 is before the first update."""
-        if step == 0:
-            return self.at_start
-        return step == self.num_steps or (self.every > 0 and step % self.every == 0)
+        return is_due(step, every=self.every, at_start=self.at_start, num_steps=self.num_steps)
 
     def run(self, step: int, collector: Collector, clock: Clock) -> EvalReport:
         """Samples and grades every held-out prompt."""
@@ -39,6 +37,13 @@ class Evaluation:
         noted = collector.take_noted()
         metrics = noted.beside(metrics_of(groups), prefix="eval_")
         return EvalReport(step=step, groups=tuple(groups), metrics=metrics, extras=noted.extras)
+
+
+def is_due(step: int, *, every: int, at_start: bool, num_steps: int) -> bool:
+    """Whether a step ends with an evaluation: at start where wanted, every so many steps, and the last."""
+    if step == 0:
+        return at_start
+    return step == num_steps or (every > 0 and step % every == 0)
 
 
 def metrics_of(groups: Sequence[Group]) -> dict[str, float | None]:

@@ -9,9 +9,9 @@ from muster import checkpoint
 from muster.errors import DiskFullError
 from muster.files import discard, leftovers
 from muster.records import StepReport
-from muster.runstate import Run
+from muster.runstate import Session
 from muster.snapshot import snapshot
-from muster.store import RunStore, held_out_rewards
+from muster.store import RunStore, held_out_score, held_out_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,14 @@ class Schedule:
 class Keeper:
     """Saves a run where it is due, always between two steps.
 
-    The newest checkpoints are kept, and beside them the best by held-out reward. So that it is there, a step
-    whose evaluation is better than all before it is saved, where checkpoints are taken in between at all.
+    The newest checkpoints are kept, and beside them the best by held-out reward or loss. So that it is
+    there, a step whose evaluation is better than all before it is saved, where checkpoints are taken in
+    between at all.
     """
 
     def __init__(
         self,
-        session: Run,
+        session: Session,
         store: RunStore,
         schedule: Schedule,
         say: Callable[[str], None],
@@ -52,7 +53,7 @@ class Keeper:
         self._session, self._store, self._schedule = session, store, schedule
         self._say, self._now = say, now
         self._saved_at = now()
-        self._held_out = held_out_rewards(store.folder)
+        self._held_out = held_out_scores(store.folder)
         self.folder = store.folder / "checkpoints"
         for left in (*leftovers(self.folder), *leftovers(store.folder)):
             discard(left)
@@ -68,13 +69,13 @@ class Keeper:
             return self._save(step)
 
     def _note(self, report: StepReport) -> bool:
-        """Remembers the step's held-out reward; whether it is the best of those after an update."""
-        reward = report.eval.metrics.get("eval_reward") if report.eval else None
-        if reward is None:
+        """Remembers the step's held-out score; whether it is the best of those after an update."""
+        score = held_out_score(report.eval.metrics) if report.eval else None
+        if score is None:
             return False
         before = [value for step, value in self._held_out.items() if 0 < step < report.step]
-        self._held_out[report.step] = reward
-        return all(reward > value for value in before)
+        self._held_out[report.step] = score
+        return all(score > value for value in before)
 
     def _is_due(self, step: int, is_best: bool) -> bool:
         schedule = self._schedule

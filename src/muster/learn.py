@@ -16,7 +16,7 @@ from muster.errors import TrainingError
 from muster.judge import Verdict
 from muster.proof import prove, refuse_mismatch
 from muster.records import Group, Trace
-from muster.runstate import Plan, Run
+from muster.runstate import Plan, Run, State
 from muster.update import Objective, Updated, score_in_parts, update
 
 
@@ -101,22 +101,8 @@ class Lessons:
         self.results.append(done)
         self.logprobs[rows] = done.scores.logprobs.to(self.logprobs.dtype)
         self.entropy[rows] = done.scores.entropy.to(self.entropy.dtype)
-        self._count_skips(done)
-
-    def _count_skips(self, done: Updated) -> None:
-        state = self.run.state
-        if done.stepped:
-            state.skipped_in_a_row = 0
-            state.version += 1
-            return
-        state.skipped_in_a_row += 1
-        what = f"loss {done.loss}, gradient norm {done.grad_norm}"
-        self.warnings.append(f"update skipped: {what}; the weights are as they were")
-        if state.skipped_in_a_row > self.run.plan.max_skipped:
-            raise TrainingError(
-                f"{state.skipped_in_a_row} updates in a row had no finite gradient ({what}). The weights are "
-                "those of the last good update. Lower optim.lr or optim.max_grad_norm, then resume."
-            )
+        if skipped := count_skips(state, run.plan, done):
+            self.warnings.append(skipped)
 
     def traces(self) -> list[tuple[Trace, ...]]:
         """What training computed, per group and rollout."""
@@ -183,6 +169,25 @@ def minibatches(counts: Bool[Tensor, " B"], plan: Plan, step: int, number: int) 
         counting = np.random.Generator(np.random.Philox(seed)).permutation(counting)
     for members in np.array_split(counting, plan.minibatches):
         yield sorted(members.tolist())
+
+
+def count_skips(state: State, plan: Plan, done: Updated) -> str:
+    """Counts an update that was skipped, and gives the warning; empty for one that was made.
+
+    Raises TrainingError once too many in a row were skipped.
+    """
+    if done.stepped:
+        state.skipped_in_a_row = 0
+        state.version += 1
+        return ""
+    state.skipped_in_a_row += 1
+    what = f"loss {done.loss}, gradient norm {done.grad_norm}"
+    if state.skipped_in_a_row > plan.max_skipped:
+        raise TrainingError(
+            f"{state.skipped_in_a_row} updates in a row had no finite gradient ({what}). The weights are "
+            "those of the last good update. Lower optim.lr or optim.max_grad_norm, then resume."
+        )
+    return f"update skipped: {what}; the weights are as they were"
 
 
 def add_reference(run: Run, batch: Batch) -> Batch:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
@@ -29,6 +29,8 @@ class TokenStats(NamedTuple):
 
     logprobs: Float[Tensor, " N"]
     entropy: Float[Tensor, " N"]
+    is_likeliest: Bool[Tensor, " N"]
+    """No other token has a larger logit."""
 
 
 def chunk_tokens(num_vocab: int) -> int:
@@ -53,13 +55,14 @@ def token_stats(
     """
     size = chunk_tokens(num_vocab)
 
-    def chunk_stats(hidden: Tensor, targets: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
+    def chunk_stats(hidden: Tensor, targets: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         logits = head(hidden) if temperature == 1 else head(hidden) / temperature
         if kept is None:
-            logprobs, entropy = cast(tuple[Tensor, Tensor], _WholeStats.apply(logits, targets))
+            stats = cast(tuple[Tensor, Tensor, Tensor], _WholeStats.apply(logits, targets))
         else:
-            logprobs, entropy = _stats_within(kept, logits, targets, entropy_gradient)
-        return logprobs, entropy if entropy_gradient else entropy.detach()
+            stats = _stats_within(kept, logits, targets, entropy_gradient)
+        logprobs, entropy, is_likeliest = stats
+        return logprobs, entropy if entropy_gradient else entropy.detach(), is_likeliest
 
     pieces = []
     # At least one chunk, though an empty one, so that rows without a token that counts stay in the graph.
@@ -70,12 +73,11 @@ def token_stats(
             pieces.append(checkpoint(chunk_stats, *inputs, use_reentrant=False, preserve_rng_state=False))
         else:
             pieces.append(chunk_stats(*inputs))
-    logprobs, entropy = zip(*pieces, strict=True)
-    return TokenStats(torch.cat(logprobs), torch.cat(entropy))
+    return TokenStats(*(torch.cat(values) for values in zip(*pieces, strict=True)))
 
 
 class _WholeStats(torch.autograd.Function):
-    """Logprob of each row's target and entropy, over the whole vocabulary.
+    """Logprob of each row's target, entropy, and whether it is the likeliest, over the whole vocabulary.
 
     With p the row's softmax and H its entropy, the gradients are
 
@@ -86,10 +88,13 @@ class _WholeStats(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         normalizer, entropy = logits.new_empty(len(logits)), logits.new_empty(len(logits))
+        picked = logits.gather(1, targets[:, None])[:, 0]
+        is_likeliest = torch.empty_like(picked, dtype=torch.bool)
         for rows in _blocks(logits):
             top = logits[rows].amax(dim=1)
+            is_likeliest[rows] = picked[rows] >= top
             centered = _floor(logits[rows] - top[:, None])
             probs = centered.exp()
             total = probs.sum(dim=1)
@@ -98,12 +103,13 @@ class _WholeStats(torch.autograd.Function):
         ctx.save_for_backward(logits, targets, normalizer, entropy)
         # Where only the logprobs are used, no zeros stand in for the entropy's gradient.
         ctx.set_materialize_grads(False)
-        return logits.gather(1, targets[:, None])[:, 0] - normalizer, entropy
+        ctx.mark_non_differentiable(is_likeliest)
+        return picked - normalizer, entropy, is_likeliest
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - the decorator hides the names
-        ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None
+        ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None, _: object
     ) -> tuple[Tensor | None, None]:
         if of_logprob is None and of_entropy is None:
             return None, None
@@ -135,7 +141,7 @@ def _floor(logs: Tensor) -> Tensor:
 
 def _stats_within(
     kept: Tensor, logits: Tensor, targets: Tensor, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same over the kept ids alone: so few that autograd's own gradients do."""
     picked = logits.gather(1, targets[:, None])[:, 0]
     logits = logits.gather(1, kept.clamp(min=0)).masked_fill(kept < 0, -torch.inf)
@@ -143,7 +149,7 @@ def _stats_within(
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         probs = (logits - normalizer[:, None]).exp()
         entropy = normalizer - torch.where(probs > 0, probs * logits, 0.0).sum(dim=1)
-    return picked - normalizer, entropy
+    return picked - normalizer, entropy, picked >= logits.amax(dim=1)
 
 
 def pad_kept(kept: Sequence[Sequence[int]]) -> Int[Tensor, "N X"]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -40,6 +40,8 @@ class Scores(NamedTuple):
 
     logprobs: Float[Tensor, "B T"]
     entropy: Float[Tensor, "B T"]
+    is_likeliest: Bool[Tensor, "B T"]
+    """No other token was likelier; False at padding."""
 
 
 class Policy:

@@ -14,7 +14,7 @@ from typing import Literal, TypedDict
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
@@ -141,6 +141,17 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
     """Every token that ends a completion: the tokenizer's end token and those of the generation config."""
     generation = model.generation_config
     own = generation.eos_token_id if generation is not None else None
+    ids = own if isinstance(own, list) else [own]
+    return frozenset(int(number) for number in [*ids, tokenizer.eos_token_id] if number is not None)
+
+
+def stop_ids_of(path: str, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """What `stop_ids` gives of the model of `model.path`, from its settings, before it is loaded."""
+    place = resolve(path)
+    file = _file_of(place, GENERATION_CONFIG_NAME) or _file_of(place, CONFIG_NAME)
+    settings = _json_object(file) if file is not None else {}
+    text = settings.get("text_config")
+    own = settings.get("eos_token_id", text.get("eos_token_id") if isinstance(text, dict) else None)
     ids = own if isinstance(own, list) else [own]
     return frozenset(int(number) for number in [*ids, tokenizer.eos_token_id] if number is not None)
 

@@ -5,10 +5,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
-from muster.assemble import Materials, Say, assemble, load_policy, prepare
+from muster import assemble, sft, warm_start
+from muster.assemble import Say
 from muster.clock import Progress, unwatched
 from muster.config import Config, fingerprints, minutes_of, to_toml
 from muster.dist import decided_by_first, exchange, is_first, joined, together, world_size
@@ -18,10 +21,10 @@ from muster.export import export_model, form_of, model_card
 from muster.keeping import Keeper, Schedule, standing
 from muster.loop import train
 from muster.nearest import did_you_mean
+from muster.policy import Policy
 from muster.records import StepReport
 from muster.resuming import TakenUp, go_on, taken_up
-from muster.rewards import isolations
-from muster.runstate import Run
+from muster.runstate import Run, Session
 from muster.selfcheck import self_check
 from muster.snapshot import agree, products, restore
 from muster.store import TOKENIZER, RunStore, collect_meta, read_metrics
@@ -72,6 +75,82 @@ def run(
     that the configuration has for them. `profile` writes a trace of two steps into the run folder.
     """
     told = watchers or Watchers()
+    if config.is_warm_start:
+        yield from _carried_out(_warm_start(config), config, resume, told, profile)
+    else:
+        yield from _carried_out(_sampling(config, rewards), config, resume, told, profile)
+
+
+class Prepared(Protocol):
+    """What a configuration names, loaded as far as no model is needed."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration."""
+        ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's."""
+        ...
+
+    @property
+    def probes(self) -> Sequence[tuple[int, ...]]:
+        """Token ids on which an export is compared with what it was made from."""
+        ...
+
+    @property
+    def isolations(self) -> Mapping[str, str]:
+        """What is between model-written code and the machine, by the reward that runs it."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+        ...
+
+
+Materials = TypeVar("Materials", bound=Prepared)
+Objects = TypeVar("Objects", bound=Session)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Generic[Materials, Objects]):
+    """How a run comes to learn; how it is kept, resumed and told is the same for all."""
+
+    prepare: Callable[[Say], Materials]
+    """Raises before a model is loaded where something is wrong."""
+    assemble: Callable[[Materials, Policy, Progress], Objects]
+    check: Callable[[Objects], Mapping[str, float | None]]
+    """The numbers of the start-up self-check, by name."""
+    train: Callable[[Objects], Generator[StepReport]]
+
+
+def _sampling(
+    config: Config, rewards: Sequence[str | Callable[..., object]] | None
+) -> Method[assemble.Materials, Run]:
+    """Completions are sampled and scored."""
+    return Method(
+        prepare=lambda say: assemble.prepare(config, say, rewards),
+        assemble=assemble.assemble,
+        check=self_checked,
+        train=train,
+    )
+
+
+def _warm_start(config: Config) -> Method[warm_start.Answers, sft.WarmStart]:
+    """Answers are given."""
+    return Method(
+        prepare=lambda say: warm_start.prepare(config, say),
+        assemble=warm_start.assemble,
+        check=lambda session: warm_start.self_checked(session, _tolerance(session.policy)),
+        train=sft.train,
+    )
+
+
+def _carried_out(
+    method: Method[Materials, Objects], config: Config, resume: bool, told: Watchers, profile: bool
+) -> Generator[StepReport]:
+    """The run from its folder to its exported model."""
     _refuse_unknown(config.run.pause_on)
     folder = folder_of(config)
     with ExitStack() as stack:
@@ -80,21 +159,21 @@ def run(
         if config.run.threads is not None:
             torch.set_num_threads(config.run.threads)
         told.progress("load", 0, 0)
-        materials = together(lambda: prepare(config, told.say, rewards))
-        stack.enter_context(closing(materials.grader))
+        materials = together(lambda: method.prepare(told.say))
+        stack.enter_context(closing(materials))
         store = together(lambda: _open(folder, materials, taken) if is_first() else None)
         if store is not None:
             stack.enter_context(closing(store))
             stack.enter_context(_failures_noted(store, told.say))
             _keep_tokenizer(store, materials)
-        session = _session(materials, taken, told)
+        session = _session(method, materials, taken, told)
         told.progress("check", 0, 0)
-        numbers = together(lambda: self_checked(session))
+        numbers = together(lambda: method.check(session))
         if store is None:
-            yield from _accompany(session, told)
+            yield from _accompany(method.train(session), session, told)
             return
         _note_start(session, numbers, store, told.say)
-        yield from _drive(session, config, store, told, profile)
+        yield from _drive(method.train(session), session, config, store, told, profile)
         if session.state.step >= session.plan.num_steps:
             _finish(session, materials, store, told)
 
@@ -104,14 +183,16 @@ def _taken_up(stack: ExitStack, folder: Path, config: Config, say: Say) -> Taken
     return stack.enter_context(taken_up(folder, config, say)) if is_first() else None
 
 
-def _session(materials: Materials, taken: TakenUp | None, told: Watchers) -> Run:
+def _session(
+    method: Method[Materials, Objects], materials: Materials, taken: TakenUp | None, told: Watchers
+) -> Objects:
     """The objects of the run, as its checkpoint left them; every rank reads the same one."""
     config = materials.config
     found = decided_by_first(lambda: str(taken.checkpoint) if taken and taken.checkpoint else None)
 
-    def load() -> Run:
-        policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
-        session = assemble(materials, policy, told.progress)
+    def load() -> Objects:
+        policy = assemble.load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
+        session = method.assemble(materials, policy, told.progress)
         if found is not None:
             restore(session, Path(str(found)))
         return session
@@ -121,16 +202,16 @@ def _session(materials: Materials, taken: TakenUp | None, told: Watchers) -> Run
     return session
 
 
-def _accompany(session: Run, told: Watchers) -> Iterator[StepReport]:
+def _accompany(reports: Iterable[StepReport], session: Session, told: Watchers) -> Iterator[StepReport]:
     """The same steps on a rank that writes nothing."""
-    for report in train(session):
+    for report in reports:
         stops = _all_stop(session, report, told.should_stop())
         yield report
         if stops:
             return
 
 
-def _all_stop(session: Run, report: StepReport, wants: bool) -> bool:
+def _all_stop(session: Session, report: StepReport, wants: bool) -> bool:
     """Whether any rank wants to stop after this step, where there is more to come."""
     return any(exchange(lambda: wants)) and report.step < session.plan.num_steps
 
@@ -163,7 +244,7 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.dir) / (config.run.name or "run")
 
 
-def _open(folder: Path, materials: Materials, taken: TakenUp | None) -> RunStore:
+def _open(folder: Path, materials: Prepared, taken: TakenUp | None) -> RunStore:
     config = materials.config
 
     def meta() -> dict[str, object]:
@@ -171,7 +252,7 @@ def _open(folder: Path, materials: Materials, taken: TakenUp | None) -> RunStore
             "threads": torch.get_num_threads(),
             "ranks": world_size(),
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            "isolation": isolations(materials.grader.rewards),
+            "isolation": dict(materials.isolations),
             "inputs": taken.inputs if taken is not None else fingerprints(config),
         }
 
@@ -180,14 +261,14 @@ def _open(folder: Path, materials: Materials, taken: TakenUp | None) -> RunStore
     return RunStore.create(folder, to_toml(config), meta())
 
 
-def _keep_tokenizer(store: RunStore, materials: Materials) -> None:
+def _keep_tokenizer(store: RunStore, materials: Prepared) -> None:
     """Puts the tokenizer into the run folder, unless it is there; a slow one has no form to be kept in."""
     fast = getattr(materials.tokenizer, "backend_tokenizer", None)
     if fast is not None and not (store.folder / TOKENIZER).exists():
         store.keep_tokenizer(fast.to_str())
 
 
-def _note_start(session: Run, numbers: Mapping[str, float | None], store: RunStore, say: Say) -> None:
+def _note_start(session: Session, numbers: Mapping[str, float | None], store: RunStore, say: Say) -> None:
     """Puts the start and the numbers of its self-check into the events."""
     store.append_event(
         "start",
@@ -207,23 +288,30 @@ def _note_start(session: Run, numbers: Mapping[str, float | None], store: RunSto
 
 def self_checked(session: Run) -> dict[str, float | None]:
     """The numbers of the start-up self-check, by name; raises ModelError where one is too large."""
-    is_low = session.policy.autocast is not None
     return self_check(
         session.policy,
         session.collector.engine,
         session.items,
         sampling=session.sampling,
         reference=session.reference if session.state.step == 0 else None,
-        tolerance=TOLERANCE_LOW_PRECISION if is_low else TOLERANCE,
+        tolerance=_tolerance(session.policy),
         sampled_by=session.state.old,
     ).numbers()
 
 
+def _tolerance(policy: Policy) -> float:
+    return TOLERANCE if policy.autocast is None else TOLERANCE_LOW_PRECISION
+
+
 def _drive(
-    session: Run, config: Config, store: RunStore, told: Watchers, profile: bool
+    reports: Generator[StepReport],
+    session: Session,
+    config: Config,
+    store: RunStore,
+    told: Watchers,
+    profile: bool,
 ) -> Iterator[StepReport]:
     """Stores every report, saves checkpoints where they are due, and stops where asked to."""
-    reports = train(session)
     if profile:
         reports = traced(reports, store.folder / TRACE, session.clock, told.say)
     with closing(reports):
@@ -231,7 +319,7 @@ def _drive(
 
 
 def _keep(
-    reports: Iterable[StepReport], session: Run, config: Config, store: RunStore, told: Watchers
+    reports: Iterable[StepReport], session: Session, config: Config, store: RunStore, told: Watchers
 ) -> Iterator[StepReport]:
     keeper = Keeper(session, store, schedule_of(config), told.say)
     watch = Watch(store.folder)
@@ -274,7 +362,7 @@ def schedule_of(config: Config) -> Schedule:
     )
 
 
-def _finish(session: Run, materials: Materials, store: RunStore, told: Watchers) -> None:
+def _finish(session: Session, materials: Prepared, store: RunStore, told: Watchers) -> None:
     """Exports the trained model, verified, and closes the run's record."""
     told.progress("export", 0, 0)
     final = store.folder / "final"
@@ -286,7 +374,7 @@ def _finish(session: Run, materials: Materials, store: RunStore, told: Watchers)
             read_metrics(store.folder),
             form=form_of(session.policy),
         ),
-        probes=[item.ids for item in session.items],
+        probes=materials.probes,
         base_path=materials.config.model.path,
     )
     store.append_event(

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch.optim import Optimizer
 
 from muster.clock import Clock
-from muster.engines.base import Sampling
+from muster.engines.base import Engine, Sampling
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
 from muster.history import History
@@ -35,6 +35,10 @@ class Plan:
     max_failed_share: float = 0.5
     max_mismatch: float = 0.05
     """Nats of mean |logprob difference| between sampler and trainer beyond which the run stops."""
+
+
+Rate = Callable[[int], float]
+"""Learning rate of an update, counted from 0."""
 
 
 @dataclass(kw_only=True)
@@ -72,6 +76,22 @@ class Draw(Protocol):
         ...
 
 
+class Session(Protocol):
+    """What every run has, whatever it learns from: what is trained, how far it is, and in which numbers."""
+
+    policy: Policy
+    optimizer: Optimizer
+    plan: Plan
+    budget: Budget
+    state: State
+    clock: Clock
+
+    @property
+    def engine(self) -> Engine | None:
+        """What samples; None where nothing is sampled."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Run:
     """The objects of a run. `train` moves `state`, the policy and the optimizer; the rest stays."""
@@ -85,8 +105,7 @@ class Run:
     judge: Judge
     objective: Objective
     plan: Plan
-    rate: Callable[[int], float]
-    """Learning rate of an update, counted from 0."""
+    rate: Rate
     budget: Budget
     levels: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The values of graded rewards, by name: completions are counted at each."""
@@ -95,3 +114,8 @@ class Run:
     evaluation: Evaluation | None = None
     state: State = field(default_factory=State)
     clock: Clock = field(default_factory=Clock)
+
+    @property
+    def engine(self) -> Engine:
+        """What samples."""
+        return self.collector.engine

@@ -1,7 +1,7 @@
 """What must hold on the real model before a run: measured on a few rollouts, stopped at where it doesn't."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
@@ -30,8 +30,8 @@ class SelfCheck:
 
     packed_against_plain: float | None
     """Logprobs with shared prompts against plain padded rows; None where prompts aren't shared."""
-    sampler_against_trainer: float
-    """What the engine said against what the trainer says of the same tokens."""
+    sampler_against_trainer: float | None
+    """What the engine said against what the trainer says of the same tokens; None where nothing samples."""
     head_against_model: float
     """Our logits against those of the model's own forward, in logits."""
     padding: float
@@ -60,23 +60,44 @@ def self_check(
     ModelError with the numbers where a difference is above the tolerance.
     """
     batch = _sample(engine, items, sampling)
-    with torch.no_grad(), policy.using(sampled_by):
-        scores = policy.score(batch, temperature=sampling.temperature)
-        plain = policy.score(batch, temperature=sampling.temperature, plain=True)
-        alone = policy.score(batch.select([0]), temperature=sampling.temperature, plain=True)
-        kl = None
-        if reference is not None:
-            with policy.using(reference):
-                ref = policy.score(batch, temperature=sampling.temperature)
-            kl = float((scores.logprobs - ref.logprobs).sum().abs() / batch.mask.sum())
-    logprobs, plain_logprobs = scores.logprobs.cpu(), plain.logprobs.cpu()
-    check = SelfCheck(
-        packed_against_plain=_largest(logprobs - plain_logprobs) if policy.packs else None,
+    with policy.using(sampled_by):
+        check = _compared(policy, batch, sampling.temperature)
+        kl = None if reference is None else _distance(policy, batch, sampling.temperature, reference)
+    return _refuse_above(tolerance, replace(check, kl_to_reference=kl), policy)
+
+
+def check_given(policy: Policy, batch: Batch, *, temperature: float, tolerance: float) -> SelfCheck:
+    """The same where nothing samples: every path that scores must agree on these rows."""
+    check = _compared(policy, batch, temperature)
+    return _refuse_above(tolerance, replace(check, sampler_against_trainer=None), policy)
+
+
+def _compared(policy: Policy, batch: Batch, temperature: float) -> SelfCheck:
+    """The differences of the policy as it is, the reference's not among them."""
+    with torch.no_grad():
+        logprobs = policy.score(batch, temperature=temperature).logprobs.cpu()
+        plain = policy.score(batch, temperature=temperature, plain=True).logprobs.cpu()
+        alone = policy.score(batch.select([0]), temperature=temperature, plain=True).logprobs.cpu()
+    return SelfCheck(
+        packed_against_plain=_largest(logprobs - plain) if policy.packs else None,
         sampler_against_trainer=_largest(logprobs - batch.sampler_logprobs),
         head_against_model=_head_difference(policy, batch.prompts[0]),
-        padding=_largest(plain_logprobs[:1] - alone.logprobs.cpu()),
-        kl_to_reference=kl,
+        padding=_largest(plain[:1] - alone),
+        kl_to_reference=None,
     )
+
+
+def _distance(policy: Policy, batch: Batch, temperature: float, reference: Weights) -> float:
+    """|Mean k1| of the policy as it is against the reference."""
+    with torch.no_grad():
+        ours = policy.score(batch, temperature=temperature).logprobs
+        with policy.using(reference):
+            theirs = policy.score(batch, temperature=temperature).logprobs
+    return float((ours - theirs).sum().abs() / batch.mask.sum())
+
+
+def _refuse_above(tolerance: float, check: SelfCheck, policy: Policy) -> SelfCheck:
+    """The check, where no difference in it is above the tolerance."""
     wrong = {
         name: value for name, value in check.numbers().items() if value is not None and not value <= tolerance
     }

@@ -14,13 +14,13 @@ from muster.engines.products import restored
 from muster.errors import CheckpointError
 from muster.history import History
 from muster.optimizer import Kept, kept, optimizer_order, put_back
-from muster.runstate import Run
+from muster.runstate import Session
 
 COUNTERS = ("step", "updates", "drawn", "num_tokens", "version", "old_version", "skipped_in_a_row")
 """Numbers of a run's state that a checkpoint holds."""
 
 
-def snapshot(session: Run) -> Checkpoint:
+def snapshot(session: Session) -> Checkpoint:
     """All that a resume needs of the run as it is: weights, optimizer, the copy that samples, counters."""
     state = session.state
     optimizer = kept(session.optimizer, optimizer_order(session.policy))
@@ -41,13 +41,13 @@ def snapshot(session: Run) -> Checkpoint:
     )
 
 
-def products(session: Run) -> dict[str, object] | None:
+def products(session: Session) -> dict[str, object] | None:
     """How the engine computes, where that was chosen at start: each way rounds differently."""
-    engine = session.collector.engine
+    engine = session.engine
     return engine.choice._asdict() if isinstance(engine, LocalEngine) else None
 
 
-def agree(session: Run) -> None:
+def agree(session: Session) -> None:
     """Has every rank compute as rank 0 does, and none with a larger budget than another has room for."""
     if world_size() == 1:
         return
@@ -60,11 +60,11 @@ def agree(session: Run) -> None:
     first = cast(dict[str, Any], decided_by_first(how))
     session.policy.frozen.is_on = bool(first["frozen"])
     torch.set_num_threads(int(first["threads"]))
-    if isinstance(session.collector.engine, LocalEngine):
-        session.collector.engine.choice = restored(first["products"])
+    if isinstance(session.engine, LocalEngine):
+        session.engine.choice = restored(first["products"])
 
 
-def restore(session: Run, path: Path) -> None:
+def restore(session: Session, path: Path) -> None:
     """Puts weights, optimizer, sampler and counters back as they were after the checkpoint's step."""
     saved = checkpoint.load(path, session.policy.device)
     checkpoint.put_weights(dict(session.policy.trainable()), saved.weights, path)
@@ -81,14 +81,16 @@ def restore(session: Run, path: Path) -> None:
     # Sums are cut by threads: with another number of them the last bits would differ.
     torch.set_num_threads(_whole(numbers, "threads"))
     session.policy.frozen.is_on = numbers.get("lays_out_frozen") is True
-    if isinstance(session.collector.engine, LocalEngine):
-        session.collector.engine.choice = restored(numbers.get("products"))
     state.old = dict(saved.old) if saved.old is not None else None
+    if (engine := session.engine) is None:
+        return
+    if isinstance(engine, LocalEngine):
+        engine.choice = restored(numbers.get("products"))
     weights = state.old.items() if state.old is not None else session.policy.trainable()
-    session.collector.engine.load_weights(weights, state.old_version)
+    engine.load_weights(weights, state.old_version)
 
 
-def _refuse_other_base(session: Run, numbers: Mapping[str, object], path: Path) -> None:
+def _refuse_other_base(session: Session, numbers: Mapping[str, object], path: Path) -> None:
     """Refuses to go on from another quantised base than the one that the adapter was trained on."""
     was, now = numbers.get("quantized"), session.policy.quantized
     if was != now:

@@ -28,7 +28,7 @@ from muster.policy import Policy
 from muster.records import EvalReport, Message, Prompt, Sample, StreamKey
 from muster.rewards import check_columns
 from muster.run import Watchers
-from muster.store import Line, held_out_rewards, read_metrics
+from muster.store import Line, held_out_scores, read_metrics
 
 PROBES = (
     "Muster gathers a group of answers to one question and makes the better ones more likely.",
@@ -260,7 +260,7 @@ def _names_best(source: Path) -> bool:
 
 def _best(checkpoints: Path) -> Path:
     """The checkpoint with the highest held-out reward."""
-    found = checkpoint.best(checkpoints, held_out_rewards(checkpoints.parent))
+    found = checkpoint.best(checkpoints, held_out_scores(checkpoints.parent))
     if found is None:
         raise ConfigError(
             f"{checkpoints} holds no checkpoint of a step that was evaluated. Name one by its step."

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.data import load_samples
+from muster.data import load_answers, load_samples
 from muster.rewards import json_extraction
 
 DATA = Path(__file__).parents[2] / "examples" / "data"
@@ -45,3 +45,18 @@ def test_the_question_file_has_an_answer_in_every_row():
 @pytest.mark.parametrize(("name", "text"), [("periods", "This is"), ("movie", "I thought this movie was")])
 def test_the_raw_prompts_are_one_row(name, text):
     assert [sample.text for sample in load_samples(DATA / f"{name}.csv", raw=True)] == [text]
+
+
+def test_the_answers_of_the_warm_start_are_made_from_the_shipped_prompts_and_are_right(tmp_path):
+    for part in ("train", "heldout"):
+        name = f"json_extraction.{part}.csv"
+        (tmp_path / name).write_bytes((DATA / name).read_bytes())
+    subprocess.run([sys.executable, DATA / "make_json_answers.py", tmp_path], check=True)
+    for part, count in (("train", 96), ("heldout", 24)):
+        path = DATA / f"json_answers.{part}.jsonl"
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+        rows = load_answers(path)
+        assert len(rows) == count
+        for row in rows:
+            [answer], [prompt] = row.turns, row.sample.messages
+            assert json_extraction(str(answer["content"]), str(prompt["content"]), {}) == 1.0

@@ -35,6 +35,7 @@ SMALL = {
     "train": {"run.steps": 3, "sampling.group_size": 8, "sampling.max_tokens": 8, "eval.prompts": 2},
     "eval": {"sampling.max_tokens": 8, "eval.prompts": 2},
     "check": {"sampling.max_tokens": 8, "eval.prompts": 2},
+    "sft": {"sampling.prompts_per_step": 48, "model.max_tokens": 500, "eval.prompts": 2},
 }
 SMALLER = {'"steps": 20': '"steps": 2', "loop.py MODEL 20": "loop.py MODEL 2"}
 NOT_RUN = {

@@ -37,7 +37,7 @@ def _batch(model, temperature):
 def _slow(family, batch, totals, objective):
     """Loss and gradients by name."""
     model = exact_model(family)
-    scores = Scores(*naive_scores(model, batch, objective.temperature))
+    scores = Scores(*naive_scores(model, batch, objective.temperature), batch.mask)
     threshold = objective.recipe.gate.threshold
     value = loss(
         tokens_of(batch, scores),

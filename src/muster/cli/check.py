@@ -5,6 +5,7 @@ from typing import Annotated
 
 from muster.cli.flags import Json, Overrides, about, as_mapping
 from muster.cli.output import log_line, print_line
+from muster.errors import ConfigError
 
 
 def check(
@@ -39,6 +40,11 @@ def check(
     from muster.store import to_json
 
     config = load(source_of(file), as_mapping(overrides))
+    if config.is_warm_start:
+        raise ConfigError(
+            'algo.recipe is "sft": a warm start samples nothing that could be tried out. `muster sft` checks '
+            "its answers before a model is loaded."
+        )
     from muster.preflight import preflight
     from muster.run import Watchers
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.cli.findings import known_findings
-from muster.cli.outcome import answer_text
+from muster.cli.outcome import answer_text, held_out_loss
 from muster.cli.samples import question_text
 from muster.cli.story import SHOWN
 from muster.cli.text import escape_text, number, shortened, sparkline
@@ -139,7 +139,7 @@ def _cells(side: Side, key: str, room: int) -> list[str]:
 def held_out_text(found: HeldOutGain | None, first: Side, second: Side) -> Text:
     """The difference in a sentence, and whether it may be chance."""
     if found is None:
-        return Text("no held-out difference: a run was not evaluated")
+        return _held_out_losses(first, second)
     gain = found.gain
     text = Text("held-out difference: ").append(f"{gain.mean:+.3g}", style="bold")
     kind = "equal" if found.is_paired else "unequal"
@@ -150,6 +150,18 @@ def held_out_text(found: HeldOutGain | None, first: Side, second: Side) -> Text:
         told = "0 is outside" if is_clear else "0 is inside: it may be chance"
         text.append(f"; 95 % interval {gain.low:+.3g} to {gain.high:+.3g}, {told}", style="dim")
     return text
+
+
+def _held_out_losses(first: Side, second: Side) -> Text:
+    """Of two warm starts their held-out losses, each at its last evaluation."""
+    found = [[line for line in side.lines if line.get("eval_loss") is not None] for side in (first, second)]
+    if not all(found):
+        return Text("no held-out difference: a run was not evaluated")
+    both = [
+        f"{escape_text(side.folder.name)} {held_out_loss(some[-1])}"
+        for side, some in zip((first, second), found)
+    ]
+    return Text("held-out loss: " + "; ".join(both))
 
 
 def same_prompts(first: Side, second: Side) -> list[tuple[Group, Group]]:

@@ -28,6 +28,7 @@ from muster.cli.push import push
 from muster.cli.regrade import regrade
 from muster.cli.reward import try_out
 from muster.cli.runs import runs
+from muster.cli.sft import sft
 from muster.cli.show import show
 from muster.cli.stopping import SecondSignal
 from muster.cli.text import escape_block
@@ -43,6 +44,7 @@ INTERRUPTED: Final = 130
 
 VERBS = {
     "train": train,
+    "sft": sft,
     "check": check,
     "eval": evaluate,
     "generate": generate,

@@ -22,7 +22,7 @@ def evaluate(
     """Measure held-out reward, with its interval, and pass@k.
 
     A run brings its configuration: its held-out data, rewards and sampling; `--data.path` names other
-    data. A model alone needs `--data.path` and `--reward.use`.
+    data. A warm start has no reward, so it needs `--reward.use`, and a model alone `--data.path` as well.
 
     **Examples**
 
@@ -59,6 +59,9 @@ def config_of_run(run: Path, settings: Mapping[str, str]) -> "Config":
     from muster.config import load
 
     changed = dict(settings)
+    if load(run / "config.toml").is_warm_start:
+        # Its model is measured as any other: by a reward, on what it samples.
+        changed |= {"algo.recipe": "null", "data.completion": "null"}
     if "data.path" in changed:
         # Without held-out data, `data.path` is what is measured on.
         changed |= {"data.eval_path": "null", "data.eval_split": "null"}

@@ -13,7 +13,7 @@ from muster.cli.output import PatientConsole, program
 from muster.cli.samples import completion_text, group_table, question_text, reward_text
 from muster.cli.text import escape_text, number
 from muster.records import EvalReport, Group
-from muster.store import eval_steps, read_eval, read_metrics, to_json
+from muster.store import eval_steps, held_out_score, read_eval, read_metrics, to_json
 
 NUM_PAIRS = 3
 
@@ -27,10 +27,13 @@ class Pair(NamedTuple):
 
 def print_outcome(folder: Path, console: Console) -> None:
     """Prints what the run in this folder has come to."""
-    lines = {line["step"]: line for line in read_metrics(folder) if line.get("eval_reward") is not None}
+    lines = {line["step"]: line for line in read_metrics(folder) if held_out_score(line) is not None}
     if lines:
         first, last = min(lines), max(lines)
-        if last == first:
+        if lines[last].get("eval_reward") is None:
+            for step in dict.fromkeys((first, last)):
+                console.print(Text(f"held-out loss at step {step}: {held_out_loss(lines[step])}"))
+        elif last == first:
             console.print(held_out_text(f"held-out reward (step {first})", lines[first]))
         else:
             console.print(held_out_text(f"held-out reward before (step {first})", lines[first]))
@@ -50,6 +53,14 @@ def held_out_text(title: str, metrics: Mapping[str, object]) -> Text:
         if name.startswith("eval_pass@"):
             text.append(f"  {name.removeprefix('eval_')} {number(value)}")
     return text
+
+
+def held_out_loss(metrics: Mapping[str, object]) -> str:
+    """Held-out loss of given answers, with what makes it readable and on how much it rests."""
+    shown = {"perplexity": "eval_perplexity", "token accuracy": "eval_mean_token_accuracy"}
+    others = ", ".join(f"{name} {number(metrics.get(key))}" for name, key in shown.items())
+    counts = f"{metrics.get('eval_num_completions')} answers, {metrics.get('eval_num_tokens')} tokens"
+    return f"{number(metrics.get('eval_loss'))} ({others}; {counts})"
 
 
 def pairs(folder: Path) -> list[Pair]:
@@ -84,13 +95,16 @@ def answer_text(group: Group) -> Text:
 
 
 def next_commands(folder: Path) -> list[str]:
-    """What to try now."""
+    """What to try now: after a warm start, to train from it."""
     name, run = program(), shlex.quote(escape_text(str(folder)))
+    lines = read_metrics(folder)
+    is_warm_start = bool(lines) and "loss" in lines[-1] and "reward" not in lines[-1]
+    flag = "adapter" if (folder / "final" / "adapter_config.json").is_file() else "path"
     return [
         "Next:",
         f"  {name} show {run}",
         f'  {name} generate {run} "..." -n 4',
-        f"  {name} eval {run}",
+        f"  {name} train RUN.toml --model.{flag} {run}/final" if is_warm_start else f"  {name} eval {run}",
     ]
 
 

@@ -51,7 +51,9 @@ def _score(seen: Seen) -> float:
 
 
 def step_table(report: StepReport) -> Table:
-    """A good and a bad sample of the step; those that reached 1 are said to have."""
+    """A good and a bad sample of the step; those that reached 1 are said to have. Or the step's answers."""
+    if is_given(report.groups):
+        return answers_table(report.groups, report.traces, f"step {report.step}: answers")
     seen = rollouts_of(report.groups, report.traces)
     solved = sum(_score(one) >= SOLVED for one in seen)
     title = f"step {report.step}: samples, {solved} of {len(seen)} reached 1.0"
@@ -78,6 +80,32 @@ def samples_table(seen: Sequence[Seen], title: str) -> Table:
     return table
 
 
+def is_given(groups: Sequence[Group]) -> bool:
+    """The completions were given as answers to learn: nothing scored them."""
+    return all(not rollout.score.parts for group in groups for rollout in group.rollouts)
+
+
+def answers_table(groups: Sequence[Group], traces: Sequence[Sequence[Trace]], title: str) -> Table:
+    """The answer that the policy found least likely before the update, token by token, and the likeliest."""
+    seen = [Seen(group, group.rollouts[0], members[0]) for group, members in zip(groups, traces, strict=True)]
+    ranked = sorted(seen, key=_logprob)
+    table = Table(title=Text(title), title_justify="left", show_lines=True, expand=True)
+    table.add_column("mean logprob", justify="right", no_wrap=True)
+    table.add_column("prompt", ratio=2, overflow="fold")
+    table.add_column("answer", ratio=3, overflow="fold")
+    for one in (ranked[0], ranked[-1]) if len(ranked) > 1 else ranked:
+        asked = question_text(one.group.sample, one.group.prompt_text)
+        table.add_row(number(_logprob(one)), asked, completion_text(one.rollout))
+    return table
+
+
+def _logprob(seen: Seen) -> float:
+    """Mean log-probability of the tokens that are learned."""
+    trace = seen.trace
+    counting = [value for value, counts in zip(trace.logprobs, trace.mask) if counts] if trace else []
+    return sum(counting) / len(counting) if counting else 0.0
+
+
 def _reference(trace: Trace | None) -> str:
     """Log-probability of the whole completion under the reference."""
     return number(sum(trace.ref_logprobs) if trace and trace.ref_logprobs else None)
@@ -86,6 +114,8 @@ def _reference(trace: Trace | None) -> str:
 def reward_text(rollout: Rollout) -> Text:
     """The score, in green where it reached 1; why there is none where it failed."""
     score = rollout.score
+    if not score.parts and not score.failures:
+        return Text("-", style="dim")
     if score.value is None:
         return Text("failed" if score.is_failure else "abstained", style="red")
     return Text(number(score.value), style="bold green" if score.value >= SOLVED else "")

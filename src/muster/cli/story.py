@@ -10,7 +10,7 @@ from rich.text import Text
 from muster.cli.findings import known_findings, print_headlines
 from muster.cli.outcome import print_outcome
 from muster.cli.output import PatientConsole
-from muster.cli.samples import good_and_bad, group_table, rollouts_of, samples_table
+from muster.cli.samples import answers_table, good_and_bad, group_table, is_given, rollouts_of, samples_table
 from muster.cli.text import escape_text, number, percent, sparkline
 from muster.clock import BESIDE_STEP
 from muster.errors import ConfigError
@@ -32,6 +32,9 @@ _BESIDE_CURVE = 72
 SHOWN = (
     "reward",
     "eval_reward",
+    "eval_loss",
+    "mean_token_accuracy",
+    "eval_mean_token_accuracy",
     "reward_std",
     "frac_reward_zero_std",
     "completions/mean_length",
@@ -138,6 +141,9 @@ def print_step(folder: Path, step: int, console: Console | None = None) -> None:
     """Prints the step's groups in a line each, and its best and worst samples."""
     console = console or PatientConsole()
     stored = read_rollouts(folder, step)
+    if is_given(stored.groups):
+        console.print(answers_table(stored.groups, stored.traces, f"step {step}: answers"))
+        return
     table = Table(box=None, pad_edge=False, title=Text(f"groups of step {step}"), title_justify="left")
     for name in ("group", "sample", "rewards"):
         table.add_column(name)

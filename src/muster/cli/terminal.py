@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from muster.cli.outcome import held_out_loss
 from muster.cli.output import PatientConsole, log_line, print_line
 from muster.cli.samples import step_table
 from muster.cli.text import duration, escape_text, number, percent, sparkline
@@ -132,8 +133,9 @@ class TrainView:
         history = self._history
         if history.step:
             parts.append(f"loss {number(mean_of(list(history.losses)))} (last {NUM_LOSSES} steps)")
-            rewards = number(mean_of(list(history.last_rewards)))
-            parts.append(f"reward {rewards} (last {NUM_REWARDS} completions)")
+            if history.last_rewards:
+                rewards = number(mean_of(list(history.last_rewards)))
+                parts.append(f"reward {rewards} (last {NUM_REWARDS} completions)")
         if history.seconds_left is not None:
             parts.append(f"{duration(history.seconds_left)} left")
         return Text(" · ".join(parts), style="cyan", no_wrap=True, overflow="ellipsis")
@@ -186,7 +188,7 @@ def step_line(report: StepReport, history: History, num_steps: int | None) -> st
     total = f"/{num_steps}" if num_steps else ""
     parts = [
         f"step {report.step:>{len(str(num_steps or 0))}}{total}",
-        f"reward {number(metrics.get('reward'))} {sparkline(history.rewards, CURVE_WIDTH)}",
+        _lead(metrics, history),
         *_shares(metrics),
         *(f"{label} {number(metrics[key])}" for label, key in _SHOWN.items() if metrics.get(key) is not None),
         *_speed(report),
@@ -196,7 +198,15 @@ def step_line(report: StepReport, history: History, num_steps: int | None) -> st
     return "  ".join(parts)
 
 
+def _lead(metrics: Mapping[str, float | None], history: History) -> str:
+    """What a run is about, with its curve: the reward or, where answers are learned, their loss."""
+    if "reward" in metrics:
+        return f"reward {number(metrics['reward'])} {sparkline(history.rewards, CURVE_WIDTH)}"
+    return f"loss {number(metrics.get('loss'))} {sparkline(list(history.losses), CURVE_WIDTH)}"
+
+
 _SHOWN = {
+    "accuracy": "mean_token_accuracy",
     "entropy": "entropy",
     "kl": "kl",
     "clip": "clip_ratio/region_mean",
@@ -223,8 +233,8 @@ def _speed(report: StepReport) -> list[str]:
     if not total:
         return []
     tokens = sum(len(rollout.completion.ids) for group in report.groups for rollout in group.rollouts)
-    phases = f"sample {sample:.1f} score {score:.1f} update {update:.1f}"
-    return [f"{total:.1f} s ({phases})", f"{tokens / total:.0f} tok/s"]
+    phases = f" (sample {sample:.1f} score {score:.1f} update {update:.1f})" if sample else ""
+    return [f"{total:.1f} s{phases}", f"{tokens / total:.0f} tok/s"]
 
 
 def level_counts(metrics: Mapping[str, float | None]) -> dict[str, dict[str, int]]:
@@ -249,7 +259,9 @@ def level_lines(report: StepReport, history: History) -> list[str]:
 
 
 def eval_line(step: int, metrics: Mapping[str, float | None]) -> str:
-    """Held-out reward with its interval, on one line."""
+    """Held-out reward with its interval or, of given answers, their loss, on one line."""
+    if "eval_reward" not in metrics and "eval_loss" in metrics:
+        return f"held-out loss at step {step}: {held_out_loss(metrics)}"
     low, high = metrics.get("eval_reward/low"), metrics.get("eval_reward/high")
     interval = f" ({number(low)} to {number(high)})" if low is not None else ""
     return f"held-out reward at step {step}: {number(metrics.get('eval_reward'))}{interval}"

@@ -1,5 +1,6 @@
 """`muster train`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,26 +42,46 @@ def train(
     muster train --model.path smollm2-135m-instruct --data.path prompts.csv --reward.use grade.py:reward
     ```
     """
+    settings = as_mapping(overrides)
+    return carry_out(
+        source_of(file), settings, stem_of=file, resume=resume, requeue=requeue, profile=profile, as_json=json
+    )
+
+
+def carry_out(
+    file: Path | None,
+    settings: Mapping[str, str],
+    *,
+    stem_of: Path | None,
+    resume: bool,
+    requeue: bool,
+    profile: bool,
+    as_json: bool,
+) -> int:
+    """Trains on the configuration of a file with flags on top; the exit code.
+
+    A run without a name is named after the stem of `stem_of`, and numbered.
+    """
     from muster.config import load
     from muster.dist import decided_by_first, joined
 
     # Where several processes train together they meet first, and one of them names the run.
     with joined():
-        config = load(source_of(file), as_mapping(overrides))
+        config = load(file, settings)
         if config.run.name is None:
             if requeue:
                 raise ConfigError(
                     "--requeue needs a name: the same command finds its run by it. Set --run.name."
                 )
-            name = str(decided_by_first(lambda: _choose_name(config, file, resume=resume)))
+            name = str(decided_by_first(lambda: _choose_name(config, stem_of, resume=resume)))
             config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
         folder = Path(config.run.dir) / str(config.run.name)
         goes_on = resume or (requeue and bool(decided_by_first(folder.exists)))
-        return _watched(config, folder, resume=goes_on, requeue=requeue, profile=profile, json=json)
+        return _watched(config, folder, resume=goes_on, requeue=requeue, profile=profile, as_json=as_json)
 
 
 def _watched(
-    config: "Config", folder: Path, *, resume: bool, requeue: bool, profile: bool, json: bool
+    config: "Config", folder: Path, *, resume: bool, requeue: bool, profile: bool, as_json: bool
 ) -> int:
     """Trains, shows how it goes, and returns the exit code; of several processes the first speaks."""
     from muster.cli.findings import Pausing
@@ -71,7 +92,7 @@ def _watched(
     from muster.dist import is_first
     from muster.store import was_stopped
 
-    view = SilentView() if not is_first() else JsonView() if json else TrainView(config)
+    view = SilentView() if not is_first() else JsonView() if as_json else TrainView(config)
     # After the configuration is known to be right: this waits for torch.
     with view, Stopping(view.say, requeue=requeue) as stopping:
         view.progress("load", 0, 0)
@@ -81,7 +102,7 @@ def _watched(
         watchers = Watchers(say=view.say, progress=view.progress, should_stop=asks, found=pausing.take)
         for report in run(config, resume=resume, watchers=watchers, profile=profile):
             view.show(report)
-    if is_first() and not json:
+    if is_first() and not as_json:
         print_outcome(folder, PatientConsole())
     return (stopping.exit_code or pausing.exit_code) if was_stopped(folder) else 0
 

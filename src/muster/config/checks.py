@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from muster.config.messages import Problem, wrong
-from muster.config.sections import Config
+from muster.config.sections import Config, DataConfig
+from muster.config.warm_start import useless
 from muster.redaction import HIDDEN, secrets_in
 
 
@@ -17,18 +18,9 @@ def reward_names(use: Sequence[str]) -> list[str]:
 
 def problems(config: Config) -> Iterator[Problem]:
     """Every rule over several fields that the configuration breaks."""
-    for rule in (
-        _model,
-        _lengths,
-        _data,
-        _rewards,
-        _sampling,
-        _algorithm,
-        _schedule,
-        _evaluation,
-        _length_of_run,
-        _secrets,
-    ):
+    for rule in (_model, _data, _schedule, _evaluation, _length_of_run, _secrets):
+        yield from rule(config)
+    for rule in (useless,) if config.is_warm_start else (_lengths, _answers, _rewards, _sampling, _algorithm):
         yield from rule(config)
 
 
@@ -113,9 +105,21 @@ def _data(config: Config) -> Iterator[Problem]:
         )
 
 
+def _answers(config: Config) -> Iterator[Problem]:
+    if config.data.completion != DataConfig.model_fields["completion"].default:
+        yield wrong(
+            "data.completion",
+            config.data.completion,
+            "nothing where completions are sampled: `muster sft` learns given ones; leave it out",
+            ("algo.recipe",),
+        )
+
+
 def _rewards(config: Config) -> Iterator[Problem]:
     reward = config.reward
     names = reward_names(reward.use)
+    if not reward.use:
+        yield wrong("reward.use", [], "a list of texts, not empty: without a reward no answer is better")
     if len(set(reward.use)) < len(reward.use):
         yield wrong("reward.use", list(reward.use), "each reward once; give it more weight instead")
     if reward.weights is not None and len(reward.weights) != len(names):

@@ -82,7 +82,6 @@ def _checked_warmup(value: object) -> object:
 
 
 OptionalChoice = Annotated[Choice | None, BeforeValidator(_as_choice)]
-Names = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(_as_tuple)]
 NoNames = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
 ConventionName = Annotated[
     Literal["completion", "batch", "answer", "verl"], BeforeValidator(_checked_convention)

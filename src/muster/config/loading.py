@@ -15,6 +15,7 @@ from muster.config.messages import Problem, field_problems, line_of, unwritable
 from muster.config.moved import as_named_now
 from muster.config.paths import resolved
 from muster.config.sections import Config
+from muster.config.warm_start import with_defaults
 from muster.errors import ConfigError
 from muster.files import read_whole
 
@@ -98,6 +99,7 @@ def _toml_error(message: str, text: str) -> str:
 def _validated(tree: Tree, source: str, flags: Mapping[str, str]) -> Config:
     """The configuration of the tree; raises one error with every problem there is."""
     found = list(unwritable(tree))
+    tree = with_defaults(tree)
     config = _config_and_problems(tree, found)
     bad = {problem.path for problem in found}
     for problem in problems(config) if config else ():

@@ -14,7 +14,6 @@ from muster.config.kinds import (
     ConventionName,
     Count,
     Interval,
-    Names,
     NoNames,
     NotNegative,
     OptionalChoice,
@@ -29,6 +28,8 @@ from muster.config.kinds import (
 
 DEFAULT_STEPS = 100
 """Steps of a run that names neither steps nor epochs."""
+WARM_START = "sft"
+"""The recipe that learns given answers instead of sampling its own: `muster sft`."""
 
 
 class LoraConfig(Section):
@@ -86,6 +87,8 @@ class DataConfig(Section):
     """Held-out split of a data set on the hub: of `eval_path`, or of `path` without one."""
     prompt: Text = "prompt"
     """Column that holds the prompt: text, or a list of messages."""
+    completion: Text = "completion"
+    """Column that holds the answer that `muster sft` learns; a column `messages` may hold both instead."""
     system: str | None = None
     """System message put before every prompt of text."""
     raw: bool = False
@@ -112,7 +115,7 @@ class DataConfig(Section):
 class RewardConfig(Section):
     """What is good, as one function or several."""
 
-    use: Names
+    use: NoNames
     """A name, `module:function` or `file.py:function`, or a list of them."""
     weights: tuple[float, ...] | None = None
     """One weight per reward, in the order of `use`; without it, 1 each."""
@@ -136,7 +139,7 @@ class SamplingConfig(Section):
     """How completions are sampled."""
 
     prompts_per_step: Positive = 2
-    """Prompts of one step."""
+    """Prompts of one step; in a warm start, answers of one step."""
     group_size: int = 8
     """Completions per prompt; they are compared with each other, so at least 2."""
     max_tokens: Positive = 256
@@ -161,7 +164,7 @@ class AlgoConfig(Section):
     """The algorithm: a recipe, and what to choose otherwise in it."""
 
     recipe: Text = "grpo"
-    """A named choice of functions: grpo, dr_grpo, dapo, gspo, cispo, rloo ..."""
+    """A named choice of functions: grpo, dr_grpo, dapo, gspo, cispo, rloo ...; `sft` is a warm start."""
     advantage: OptionalChoice = None
     """From the rewards of a group to advantages; without it, the recipe's."""
     objective: OptionalChoice = None
@@ -293,6 +296,11 @@ class Config(Section):
     engine: EngineConfig = Field(default_factory=EngineConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     run: RunConfig = Field(default_factory=RunConfig)
+
+    @property
+    def is_warm_start(self) -> bool:
+        """Given answers are learned, and nothing is sampled or scored: `muster sft`."""
+        return self.algo.recipe == WARM_START
 
     @property
     def max_prompt_tokens(self) -> int:

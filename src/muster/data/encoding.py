@@ -68,7 +68,7 @@ def encode_prompts(
     texts = _texts(samples, tokenizer, options)
     prompts = [
         EncodedPrompt(sample, ids, text)
-        for sample, ids, text in zip(samples, _token_ids(texts, tokenizer), texts, strict=True)
+        for sample, ids, text in zip(samples, token_ids(texts, tokenizer), texts, strict=True)
     ]
     if empty := [prompt.sample.id for prompt in prompts if not prompt.ids]:
         raise DataError(f"The prompts of samples {', '.join(empty[:_SHOWN])} have no tokens.")
@@ -145,7 +145,7 @@ def _special(tokenizer: Tokenizer, name: str) -> str:
     return str(getattr(tokenizer, name, None) or "")
 
 
-def _token_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+def token_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     """Ids of the texts; special tokens are those that the texts spell out, none are added."""
     ids: list[tuple[int, ...]] = []
     for start in range(0, len(texts), _BATCH):

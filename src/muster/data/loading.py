@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from muster.callables import load_callable
+from muster.data.answers import Answered, to_answers
 from muster.data.files import SUFFIXES
 from muster.data.hub import read_hub
 from muster.data.problems import Problems, Row
@@ -33,17 +34,55 @@ def load_samples(
     columns but the prompt's go to the rewards; null, NaN and absent are None. One DataError names
     everything that is wrong with the rows.
     """
+    form = _form(prompt, system, raw)
+    problems = Problems(str(path))
+    return to_samples(_mapped_rows(path, map, subset, split, problems), form, problems)
+
+
+def load_answers(
+    path: str | Path,
+    *,
+    prompt: str = "prompt",
+    completion: str = "completion",
+    system: str | None = None,
+    raw: bool = False,
+    map: str | None = None,  # noqa: A002 - the setting's name
+    subset: str | None = None,
+    split: str = "train",
+) -> list[Answered]:
+    """Prompts with the answers to learn, from the same places as `load_samples`.
+
+    A row holds a prompt and its answer in two columns, or a conversation in `messages`, of which every turn
+    of the assistant is an answer. One DataError names everything that is wrong with the rows.
+    """
+    form = _form(prompt, system, raw)
+    problems = Problems(str(path))
+    return to_answers(_mapped_rows(path, map, subset, split, problems), form, completion, problems)
+
+
+def _form(prompt: str, system: str | None, raw: bool) -> PromptForm:
     if raw and system is not None:
         raise ConfigError(
             "data.system is set, but data.raw gives the model no chat. Leave one of the two out."
         )
+    return PromptForm(column=prompt, system=system, raw=raw)
+
+
+def _mapped_rows(
+    path: str | Path,
+    map: str | None,  # noqa: A002 - the setting's name
+    subset: str | None,
+    split: str,
+    problems: Problems,
+) -> list[Row]:
+    """The rows as they were read, or as the user's function makes them; raises where some can't be."""
     function = load_callable(map) if map else None
-    problems = Problems(str(path))
     rows = _rows(path, subset, split, problems)
+    problems.refuse_if_any()
     if function:
-        problems.refuse_if_any()
         rows = list(mapped(rows, function, problems))
-    return to_samples(rows, PromptForm(column=prompt, system=system, raw=raw), problems)
+        problems.refuse_if_any()
+    return rows
 
 
 def _rows(path: str | Path, subset: str | None, split: str, problems: Problems) -> list[Row]:

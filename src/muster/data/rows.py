@@ -40,8 +40,15 @@ def mapped(rows: Sequence[Row], function: Callable[..., object], problems: Probl
 
 def to_samples(rows: Sequence[Row], form: PromptForm, problems: Problems) -> list[Sample]:
     """The samples of the rows, or one error with everything that is wrong with them."""
+    samples = samples_of(rows, form, problems)
     problems.refuse_if_any()
+    return samples
+
+
+def samples_of(rows: Sequence[Row], form: PromptForm, problems: Problems) -> list[Sample]:
+    """The samples of the rows, of use once nothing is noted as wrong with any of them."""
     if not rows:
+        problems.refuse_if_any()
         raise DataError(f"{problems.source}: has no rows. It needs at least one.")
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     if form.column not in names:
@@ -50,7 +57,7 @@ def to_samples(rows: Sequence[Row], form: PromptForm, problems: Problems) -> lis
             f"{listed(names)}.{did_you_mean(form.column, names)} Set data.prompt to the column's name."
         )
     _check_values(rows, problems)
-    samples = [
+    return [
         Sample(
             id=str(index),
             messages=() if form.raw else _messages(row, form, problems),
@@ -59,8 +66,6 @@ def to_samples(rows: Sequence[Row], form: PromptForm, problems: Problems) -> lis
         )
         for index, row in enumerate(rows)
     ]
-    problems.refuse_if_any()
-    return samples
 
 
 def _present(value: object) -> object:
@@ -124,8 +129,8 @@ def _messages(row: Row, form: PromptForm, problems: Problems) -> tuple[Message, 
     return ()
 
 
-def _messages_refusal(messages: Sequence[object]) -> str | None:
-    """Why a list is not a conversation that the model can go on with; None where it is."""
+def shape_refusal(messages: Sequence[object]) -> str | None:
+    """Why a list is not one of messages; None where it is."""
     for number, message in enumerate(messages, start=1):
         if not isinstance(message, Mapping):
             return f'message {number} is {kind_of(message)}; {{"role": ..., "content": ...}} is expected'
@@ -134,6 +139,13 @@ def _messages_refusal(messages: Sequence[object]) -> str | None:
             return f"message {number} has no role; found: {listed(map(str, message))}"
         if not isinstance(content, str | list) and not message.get("tool_calls"):
             return f"message {number} has {kind_of(content)} as content; text is expected"
+    return None
+
+
+def _messages_refusal(messages: Sequence[object]) -> str | None:
+    """Why a list is not a conversation that the model can go on with; None where it is."""
+    if reason := shape_refusal(messages):
+        return reason
     last = messages[-1]
     assert isinstance(last, Mapping)
     if last["role"] == "assistant":

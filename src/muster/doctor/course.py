@@ -26,6 +26,8 @@ class Settings:
     """The KL term stands behind a differentiable ratio."""
     kl_in: str = "loss"
     """Or `reward`."""
+    is_warm_start: bool = False
+    """Answers were given: nothing was sampled, and nothing has a score."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Factor of each reward, by name; empty where that isn't known."""
 
@@ -114,6 +116,7 @@ def settings_of(folder: Path) -> Settings:
         kl=str(kl.get("use")),
         has_moving_ratio=kl.get("ratio") == "differentiable",
         kl_in=kl_in,
+        is_warm_start=algo.get("recipe") == "sft",
         weights=_weights(reward),
     )
 

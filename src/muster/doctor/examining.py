@@ -99,6 +99,9 @@ RULES: Mapping[Kind, Rule] = {
 }
 """The rule of each kind of finding, the most important first."""
 
+OF_A_WARM_START = frozenset({EXPLODING_GRADIENTS, THROUGHPUT_ROT})
+"""Kinds that mean something where answers are given; the others are about samples and their scores."""
+
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in RULES}
 """By name."""
 
@@ -120,6 +123,8 @@ def examine(course: Course) -> list[Finding]:
     if not course.lines:
         return []
     blind = {unasked.name for unasked in lacking(course)}
+    if course.settings.is_warm_start:
+        blind |= {kind.name for kind in RULES if kind not in OF_A_WARM_START}
     found = [finding for kind, rule in RULES.items() if kind.name not in blind and (finding := rule(course))]
     return sorted(found, key=lambda finding: -LEVELS.index(finding.level))
 
@@ -165,7 +170,7 @@ def _each(steps: Iterable[int], read: Callable[[int], Item], unread: list[str]) 
 
 def _of_training(lines: Sequence[Line]) -> list[Line]:
     """Without the evaluation before the first step."""
-    return [line for line in lines if "reward" in line]
+    return [line for line in lines if "reward" in line or "loss" in line]
 
 
 def _held_out(folder: Path, step: int) -> HeldOut:

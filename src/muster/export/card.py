@@ -14,6 +14,7 @@ from typing import Literal
 from huggingface_hub import try_to_load_from_cache
 
 from muster.config import Config, to_toml
+from muster.store import held_out_score
 
 Form = Literal["adapter", "weights"]
 
@@ -78,7 +79,7 @@ def model_card(config: Config, metrics: Sequence[Mapping[str, object]], *, form:
 def _front_matter(config: Config, form: Form) -> str:
     entries: dict[str, str | list[str]] = {
         "library_name": "peft" if form == "adapter" else "transformers",
-        "tags": ["muster", "grpo", "text-generation"],
+        "tags": ["muster", "sft" if config.is_warm_start else "grpo", "text-generation"],
     }
     if HUB_ID.fullmatch(config.model.path) and not Path(config.model.path).exists():
         entries["base_model"] = config.model.path
@@ -93,17 +94,17 @@ def _front_matter(config: Config, form: Form) -> str:
 
 def _story(config: Config, metrics: Sequence[Mapping[str, object]], form: Form) -> str:
     steps = [line["step"] for line in metrics if isinstance(line.get("step"), int)]
-    rewards = ", ".join(code(_name_alone(name)) for name in config.reward.use)
     sampled = config.sampling
     rows = {
         "base model": code(_place(config.model.path)),
         "weights": "a LoRA adapter" if form == "adapter" else "all of the model's",
         **_quantization(config),
         "data": code(_place(config.data.path)),
-        "reward": rewards,
-        "recipe": code(config.algo.recipe),
+        **_lesson(config),
         "steps": str(steps[-1]) if steps else "0",
-        "each step": f"{sampled.prompts_per_step} prompts, {sampled.group_size} completions of each",
+        "each step": f"{sampled.prompts_per_step} answers"
+        if config.is_warm_start
+        else f"{sampled.prompts_per_step} prompts, {sampled.group_size} completions of each",
         "seed": str(config.run.seed),
     }
     return "\n".join(
@@ -122,12 +123,24 @@ def _quantization(config: Config) -> dict[str, str]:
     }
 
 
+def _lesson(config: Config) -> dict[str, str]:
+    """What the model learned from."""
+    if config.is_warm_start:
+        return {"learned from": "given answers (supervised fine-tuning): the loss is on the answers alone"}
+    return {
+        "reward": ", ".join(code(_name_alone(name)) for name in config.reward.use),
+        "recipe": code(config.algo.recipe),
+    }
+
+
 def _held_out(metrics: Sequence[Mapping[str, object]]) -> str:
     """The result before training and after, with 95 % intervals over prompts."""
-    measured = [line for line in metrics if line.get("eval_reward") is not None]
+    measured = [line for line in metrics if held_out_score(line) is not None]
     if not measured:
         return "## Held-out result\n\nNothing was held out.\n"
     chosen = measured if len(measured) == 1 else [measured[0], measured[-1]]
+    if chosen[-1].get("eval_reward") is None:
+        return _held_out_loss(chosen)
     rows = [
         f"| {line['step']} | {_number(line['eval_reward'])} | {_number(line.get('eval_reward/low'))} to "
         f"{_number(line.get('eval_reward/high'))} | {_number(line.get('eval_num_prompts'))} |"
@@ -138,6 +151,21 @@ def _held_out(metrics: Sequence[Mapping[str, object]]) -> str:
         "",
         "| step | mean reward | 95 % interval | prompts |",
         "|---|---|---|---|",
+    ]
+    return "\n".join([*header, *rows, ""])
+
+
+def _held_out_loss(chosen: Sequence[Mapping[str, object]]) -> str:
+    """The same of given answers: how likely the model finds those that it did not learn."""
+    names = ("eval_loss", "eval_perplexity", "eval_mean_token_accuracy", "eval_num_completions")
+    rows = [
+        f"| {line['step']} | {' | '.join(_number(line.get(name)) for name in names)} |" for line in chosen
+    ]
+    header = [
+        "## Held-out result",
+        "",
+        "| step | loss | perplexity | token accuracy | answers |",
+        "|---|---|---|---|---|",
     ]
     return "\n".join([*header, *rows, ""])
 

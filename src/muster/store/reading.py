@@ -79,10 +79,18 @@ def read_metrics(folder: Path) -> list[Line]:
     return read_lines(folder / METRICS)
 
 
-def held_out_rewards(folder: Path) -> dict[int, float]:
-    """The mean held-out reward of each evaluation, by its step."""
-    lines = [line for line in read_metrics(folder) if line.get("eval_reward") is not None]
-    return {int(line["step"]): float(line["eval_reward"]) for line in lines}
+def held_out_score(metrics: Mapping[str, object]) -> float | None:
+    """What evaluations are compared by, more being better: the mean reward or, without one, -loss."""
+    reward, loss = metrics.get("eval_reward"), metrics.get("eval_loss")
+    if isinstance(reward, int | float):
+        return float(reward)
+    return -float(loss) if isinstance(loss, int | float) else None
+
+
+def held_out_scores(folder: Path) -> dict[int, float]:
+    """The held-out score of each evaluation, by its step."""
+    scores = {int(line["step"]): held_out_score(line) for line in read_metrics(folder)}
+    return {step: score for step, score in scores.items() if score is not None}
 
 
 def read_timings(folder: Path) -> list[Line]:

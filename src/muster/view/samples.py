@@ -91,7 +91,8 @@ def _flags(members: Sequence[Line], scores: Sequence[float], distinct: int, full
         signal or "": signal not in (None, "mixed"),
         "truncated": any(row.get("finish_reason") == "length" for row in members),
         "failed": any(row.get("failures") not in (None, "", "{}") for row in members),
-        "unscored": len(scores) < len(members),
+        # An answer that was given has no parts either: there was nothing to score.
+        "unscored": len(scores) < len(members) and any(row.get("parts") != "{}" for row in members),
         "alike": len(members) > 1 and distinct <= len(members) / 2,
     }
     return [flag for flag, is_so in said.items() if is_so]

@@ -37,6 +37,7 @@ def status_of(
         **reward_change([number_of(line.get("reward")) for line in lines]),
         "tokens_per_second": _mean([timing_numbers(line)[TOKENS_PER_SECOND] for line in timings[-_PACE:]]),
         "held_out": held_out(lines),
+        "loss": answers_loss(lines),
     }
 
 
@@ -74,6 +75,15 @@ def held_out(lines: Sequence[Line]) -> list[Line]:
     ends = [found[0], found[-1]] if len(found) > 1 else found
     names = {"step": "step", "mean": "eval_reward", "low": "eval_reward/low", "high": "eval_reward/high"}
     return [{name: number_of(line.get(key)) for name, key in names.items()} for line in ends]
+
+
+def answers_loss(lines: Sequence[Line]) -> Line | None:
+    """The last loss of a warm start, and the first and last held-out one; None where answers are sampled."""
+    if not lines or "reward" in lines[-1] or number_of(lines[-1].get("mean_token_accuracy")) is None:
+        return None
+    held_out = [value for line in lines if (value := number_of(line.get("eval_loss"))) is not None]
+    ends = (held_out[0], held_out[-1]) if held_out else (None, None)
+    return {"last": number_of(lines[-1].get("loss")), "held_out_first": ends[0], "held_out": ends[1]}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -128,7 +128,7 @@ export class GroupView {
     const card = h("article", { class: "rollout", "data-row": rollout.row, "aria-label": `Rollout ${rollout.index}` },
       h("header", {},
         isPair ? h("b", { class: "end" }, place === 0 ? "best" : "worst") : null, h("span", { class: "index" }, `#${rollout.index}`),
-        h("span", { class: "score" }, rollout.score === null ? (Object.keys(rollout.failures).length ? "failed" : "no score") : number(rollout.score)),
+        h("span", { class: "score" }, rollout.score === null ? (Object.keys(rollout.failures).length ? "failed" : parts.length ? "no score" : "given") : number(rollout.score)),
         rollout.advantage === null ? null : h("span", { class: "advantage" }, h("abbr", { title: "advantage" }, "A"), ` ${signed(rollout.advantage)}`),
         rollout.length === null || rollout.length === undefined ? null : h("span", { class: "note" }, plural(rollout.length, "token")),
         ended ? h("span", { class: "flag truncated" }, ended) : null,

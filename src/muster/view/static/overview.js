@@ -36,7 +36,8 @@ function facts({ status }) {
   return [
     fact("Step", number(status.step), status.steps ? `of ${number(status.steps)}${status.steps > 0 ? `, ${percent(Math.min(1, status.step / status.steps))}` : ""}` : null),
     status.seconds_left === null ? null : fact("Time left", duration(status.seconds_left)),
-    fact("Reward", number(status.reward), status.change === null ? null : `${signed(status.change)} since the start`, status.change === null ? null : `Mean of the last ${plural(status.change_steps, "step")} minus that of the first ${status.change_steps}`),
+    status.loss ? fact("Loss", number(status.loss.last), "of the answers", "Mean of \u2212log \u03c0 over the tokens of the step\u2019s answers") : fact("Reward", number(status.reward), status.change === null ? null : `${signed(status.change)} since the start`, status.change === null ? null : `Mean of the last ${plural(status.change_steps, "step")} minus that of the first ${status.change_steps}`),
+    status.loss?.held_out ? fact("Held-out loss", number(status.loss.held_out), `from ${number(status.loss.held_out_first)}`, "At the last evaluation, and at the first") : null,
     last ? fact("Held-out", number(last.mean), [interval(last), first !== last ? `from ${number(first.mean)}` : null].filter(Boolean).join(" \u00b7 "), "95 % interval over prompts, and the first evaluation") : null,
     fact("Tokens/s", number(status.tokens_per_second), null, "Completion tokens over the seconds of sampling, scoring and the update, in the last 10 steps"),
   ];

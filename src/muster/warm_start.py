@@ -1,0 +1,136 @@
+"""From a configuration to the objects of a warm start; what is wrong with the data is found first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from muster import data, pretrained
+from muster.assemble import Say, chosen_optimizer, end_ids, fitting_budget, make_draw, make_plan, make_rate
+from muster.clock import Clock, Progress
+from muster.config import Config
+from muster.data import EncodedAnswer, encode_answers
+from muster.dist import world_size
+from muster.engines.products import linear_layers, should_lay_out
+from muster.errors import ConfigError
+from muster.inputs import load_held_out_answers, load_training_answers
+from muster.memory import ENOUGH_ON_CPU
+from muster.optimizer import Rehearsed, make_optimizer, rehearse
+from muster.policy import Policy
+from muster.selfcheck import NUM_TOKENS, check_given
+from muster.sft import OBJECTIVE, SFT, HeldOutAnswers, WarmStart, batch_of
+from muster.update import Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a configuration names, loaded as far as no model is needed."""
+
+    config: Config
+    tokenizer: PreTrainedTokenizerBase
+    items: tuple[EncodedAnswer, ...]
+    held_out: tuple[EncodedAnswer, ...]
+    num_steps: int
+    optimizer: Rehearsed
+
+    @property
+    def probes(self) -> list[tuple[int, ...]]:
+        """Token ids on which an export is compared with what it was made from."""
+        return [item.ids for item in self.items]
+
+    @property
+    def isolations(self) -> Mapping[str, str]:
+        """Nothing that was written by a model is run."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def prepare(config: Config, say: Say) -> Answers:
+    """Reads and encodes the answers; raises before any model is loaded."""
+    if world_size() > 1:
+        raise ConfigError(
+            f"a warm start runs in one process, and {world_size()} were started. Start it without a launcher; "
+            "the run that goes on from it may have as many as it likes."
+        )
+    optimizer = rehearse(chosen_optimizer(config), config.optim.lr)
+    rows, held_out = load_training_answers(config), load_held_out_answers(config)
+    tokenizer = pretrained.load_tokenizer(config.model.path, say)
+    stop_ids = pretrained.stop_ids_of(config.model.path, tokenizer)
+
+    def encoded(rows: list[data.Answered], source: str) -> tuple[EncodedAnswer, ...]:
+        found = encode_answers(
+            rows,
+            tokenizer,
+            stop_ids=stop_ids,
+            max_tokens=config.model.max_tokens,
+            source=source,
+            chat_template_kwargs=config.data.chat_template_kwargs,
+            overlong=config.data.overlong,
+        )
+        if found.num_dropped:
+            say(f"{source}: left out {found.num_dropped} rows of more than {config.model.max_tokens} tokens")
+        return found.answers
+
+    items = encoded(rows, config.data.path)
+    kept = held_out[: config.eval.prompts]
+    eval_items = encoded(kept, config.data.eval_path or config.data.path) if kept else ()
+    num_steps = config.run.steps or data.num_steps(
+        len(items), config.sampling.prompts_per_step, config.run.epochs or 1
+    )
+    learned = sum(sum(item.mask) for item in items)
+    say(
+        f"{len(items):,} answers of {learned:,} tokens to learn, {len(eval_items):,} held out, "
+        f"{num_steps:,} steps"
+    )
+    return Answers(
+        config=config,
+        tokenizer=tokenizer,
+        items=items,
+        held_out=eval_items,
+        num_steps=num_steps,
+        optimizer=optimizer,
+    )
+
+
+def assemble(answers: Answers, policy: Policy, progress: Progress) -> WarmStart:
+    """The warm start at its start: step 0, a fresh optimizer."""
+    config = answers.config
+    policy.frozen.is_on = should_lay_out(linear_layers(policy.backbone, policy.head))
+    plan = make_plan(config, SFT, answers.num_steps)
+    held_out = HeldOutAnswers(items=answers.held_out, every=config.eval.every, at_start=config.eval.at_start)
+    return WarmStart(
+        policy=policy,
+        optimizer=make_optimizer(policy, answers.optimizer.chosen, lr=config.optim.lr),
+        items=answers.items,
+        draw=make_draw(config, [item.sample.id for item in answers.items]),
+        plan=plan,
+        rate=make_rate(config, plan),
+        budget=Budget(
+            tokens=config.run.budget_tokens or fitting_budget(config, policy, answers.optimizer),
+            enough=ENOUGH_ON_CPU if policy.device.type == "cpu" else None,
+        ),
+        end_ids=end_ids(policy),
+        held_out=held_out if answers.held_out else None,
+        clock=Clock(progress),
+    )
+
+
+def self_checked(run: WarmStart, tolerance: float) -> dict[str, float | None]:
+    """The numbers of the start-up self-check on the shortest and the longest row, by name.
+
+    Raises ModelError where one is too large.
+    """
+    ends = (min(run.items, key=_length), max(run.items, key=_length))
+    batch = batch_of([_start_of(item) for item in ends])
+    return check_given(run.policy, batch, temperature=OBJECTIVE.temperature, tolerance=tolerance).numbers()
+
+
+def _length(item: EncodedAnswer) -> int:
+    return item.num_tokens
+
+
+def _start_of(item: EncodedAnswer) -> EncodedAnswer:
+    """The row up to its first few learned tokens."""
+    return item._replace(answer_ids=item.answer_ids[:NUM_TOKENS], mask=item.mask[:NUM_TOKENS])

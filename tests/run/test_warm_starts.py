@@ -23,6 +23,7 @@ from tiny import tiny_tokenizer
 from toy_run import config_for
 
 PAIRS = [{"prompt": f"say {letter}", "completion": 3 * letter, "kind": "x"} for letter in "abcdefg"]
+ROOT = Path(__file__).parents[2]
 HELD_OUT = [{"prompt": f"say {letter}", "completion": 3 * letter} for letter in "xyz"]
 
 
@@ -103,6 +104,12 @@ def test_its_folder_holds_what_a_run_has_and_says_what_it_learned(whole: Path):
         assert group.rollouts[0].text == texts[str(group.sample.messages[0]["content"])]
         assert dict(group.sample.columns) == {"kind": "x"}
     assert [event["kind"] for event in read_events(whole)] == ["start", "end"]
+
+
+def test_every_metric_of_it_is_described(whole: Path):
+    pages = [ROOT / "docs" / name for name in ("sft.md", "metrics.md")]
+    described = set(re.findall(r"`([\w/@]+)`", "".join(page.read_text(encoding="utf-8") for page in pages)))
+    assert {key for line in read_metrics(whole) for key in line} - {"step"} - described == set()
 
 
 def test_the_card_says_that_answers_were_given(whole: Path):

@@ -51,7 +51,7 @@ export class GroupView {
   refresh(info, isNew = false) {
     if (!this.found) return;
     this.info = info;
-    const { colour, part, show, ids } = state();
+    const { part, show, ids } = state(), colour = this.colour();
     const parts = [...new Set(this.found.rollouts.flatMap((rollout) => Object.keys(rollout.parts)))];
     this.parts = parts;
     this.range = rangeOf(this.found.rollouts, parts.includes(part) ? part : parts[0], info.clip);
@@ -76,6 +76,12 @@ export class GroupView {
     for (const card of cards) this.watch.observe(card);
   }
 
+  /** What tokens are coloured by: of answers that were given, all of one advantage, the logprob says more. */
+  colour() {
+    const isGiven = this.found.rollouts.every((rollout) => rollout.score === null && !Object.keys(rollout.parts).length);
+    return isGiven && state().colour === "advantage" ? "logprob" : state().colour;
+  }
+
   /** The best rollout and the worst; of equals the first. */
   ends() {
     const scored = this.found.rollouts.filter((rollout) => rollout.score !== null);
@@ -97,7 +103,7 @@ export class GroupView {
   }
 
   controls() {
-    const { colour, show, ids } = state();
+    const { show, ids } = state(), colour = this.colour();
     const select = h("select", { id: "colour-field", onchange: (event) => this.recolour(event.target.value) },
       Object.entries(COLOURS).flatMap(([id, { title }]) => id === "part"
         ? this.parts.map((name) => h("option", { value: `part ${name}`, selected: colour === "part" && this.range.part === name }, `reward: ${name}`))
@@ -153,7 +159,7 @@ export class GroupView {
     }
     if (key !== this.key || this.cards.get(row) !== card) return;
     const tokens = this.tokens.get(row);
-    if (tokens.ids.length) card.text.fill(tokens, state().colour, this.range, { ids: Boolean(state().ids) });
+    if (tokens.ids.length) card.text.fill(tokens, this.colour(), this.range, { ids: Boolean(state().ids) });
     if (state().show === "pair") this.compare();
   }
 
@@ -163,7 +169,7 @@ export class GroupView {
     const marks = differences(best.text.tokens.ids, worst.text.tokens.ids);
     [best, worst].forEach((card, at) => {
       card.text.isDifferent = marks[at];
-      card.text.colour(state().colour, this.range);
+      card.text.colour(this.colour(), this.range);
     });
   }
 

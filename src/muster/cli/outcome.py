@@ -32,7 +32,8 @@ def print_outcome(folder: Path, console: Console) -> None:
         first, last = min(lines), max(lines)
         if lines[last].get("eval_reward") is None:
             for step in dict.fromkeys((first, last)):
-                console.print(Text(f"held-out loss at step {step}: {held_out_loss(lines[step])}"))
+                text = f"held-out loss at step {step}: {held_out_loss(lines[step])}"
+                console.print(Text(text), soft_wrap=True)
         elif last == first:
             console.print(held_out_text(f"held-out reward (step {first})", lines[first]))
         else:

@@ -51,7 +51,7 @@ def prepare(config: Config, say: Say) -> Answers:
     """Reads and encodes the answers; raises before any model is loaded."""
     if world_size() > 1:
         raise ConfigError(
-            f"a warm start runs in one process, and {world_size()} were started. Start it without a launcher; "
+            f"a warm start runs in one process, and {world_size()} were started. Start it by itself; "
             "the run that goes on from it may have as many as it likes."
         )
     optimizer = rehearse(chosen_optimizer(config), config.optim.lr)

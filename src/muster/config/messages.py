@@ -15,8 +15,6 @@ from muster.redaction import HIDDEN, is_secret_name, redacted, without_secrets
 _MAX_SHOWN = 80
 MAX_PROBLEMS = 50
 """That are told of fields which are wrong by themselves."""
-MOVED = {"optim.betas": "optim.options.betas", "optim.eps": "optim.options.eps"}
-"""Fields of earlier versions, and where they are now."""
 
 
 class Problem(NamedTuple):
@@ -133,8 +131,6 @@ def _unknown(keys: tuple[str, ...], value: object) -> Problem:
     if moved := MOVED.get(".".join(keys)):
         return Problem(keys, f"= {_shown_at(keys, value)} has moved: write {moved} = {shown(value)}")
     given = f"= {_shown_at(keys, value)} is unknown"
-    if (place := MOVED.get(".".join(keys))) is not None:
-        return Problem(keys, f"{given}; it is now {place}")
     nearest = _nearest(".".join(keys))
     if nearest:
         return Problem(keys, f"{given}; did you mean {nearest}?")

@@ -1,5 +1,6 @@
 """From a configuration to the objects of a run; all that can be wrong without a model is found first."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +18,11 @@ from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
 from muster.data import encode_prompts, prompt_order, weighted_draw
-from muster.engines.base import Sampling
+from muster.engines.base import Engine, Sampling
 from muster.engines.local import LocalEngine
-from muster.engines.products import KINDS, linear_layers, should_lay_out
+from muster.engines.options import LocalOptions, VllmOptions, read_options
+from muster.engines.products import linear_layers, should_lay_out
+from muster.engines.vllm import VllmEngine, refuse_unknown_sets
 from muster.errors import ConfigError
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
@@ -74,6 +77,7 @@ def prepare(
 ) -> Materials:
     """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
     recipe, chosen = build_recipe(config), chosen_optimizer(config)
+    engine_options(config)
     grader = start_grader(config, say, functions)
     try:
         # After the rewards' processes, which are forked before this one computes.
@@ -267,19 +271,39 @@ def make_draw(config: Config, sample_ids: Sequence[str]) -> Draw:
     return by_signal if config.data.draw == "by_signal" else in_turn
 
 
-def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], None]) -> LocalEngine:
-    """The engine that the configuration names, with its own options, tuned to the run's rows."""
-    options = dict(config.engine.options)
-    max_rows, products = options.pop("max_rows", 128), options.pop("products", "measured")
-    if options or not isinstance(max_rows, int) or max_rows < 1 or products not in ("measured", *KINDS):
+def engine_options(config: Config) -> LocalOptions | VllmOptions:
+    """The engine's own options, and that what is sampled can be trained on; ConfigError where not."""
+    if config.engine.kind == "local":
+        return read_options(LocalOptions, config.engine.options)
+    options, chosen = read_options(VllmOptions, config.engine.options), config.sampling
+    refuse_unknown_sets(top_k=chosen.top_k, top_p=chosen.top_p, min_p=chosen.min_p)
+    engine_key(options)
+    return options
+
+
+def engine_key(options: VllmOptions) -> str | None:
+    """The servers' API key, from the environment; None where no variable is named."""
+    if options.key_env is None:
+        return None
+    key = os.environ.get(options.key_env, "").strip()
+    if not key or not key.isascii() or not key.isprintable():
         raise ConfigError(
-            f"engine.options is {dict(config.engine.options)}, but the local engine takes two options: "
-            "max_rows, how many rollouts are sampled side by side, 1 or more; and products, how linear "
-            f"layers compute while sampling: 'measured', {', '.join(map(repr, KINDS))}."
+            f"engine.options.key_env names {options.key_env}, which holds no key, or is not set."
         )
-    engine = LocalEngine(policy, max_rows=max_rows, progress=progress)
+    return key
+
+
+def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], None]) -> Engine:
+    """The engine that the configuration names, with its own options; `close` it at the end.
+
+    The local one is tuned to the run's rows.
+    """
+    options = engine_options(config)
+    if isinstance(options, VllmOptions):
+        return VllmEngine(policy, options, key=engine_key(options), progress=progress)
+    engine = LocalEngine(policy, max_rows=options.max_rows, progress=progress)
     num_rows = config.sampling.prompts_per_step * config.sampling.group_size
-    engine.tune(num_rows, None if products == "measured" else str(products))
+    engine.tune(num_rows, None if options.products == "measured" else options.products)
     return engine
 
 

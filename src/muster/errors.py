@@ -5,6 +5,7 @@ MusterError
 ├── DataError        (ValueError)    a data file or one of its rows is wrong
 ├── RewardError      (RuntimeError)  a reward function can't be used, or too many of its calls failed
 ├── EngineError      (RuntimeError)  sampling failed, or the sampler is not the trainer's policy
+│   └── EngineLostError              no server that samples can be reached
 ├── ModelError       (RuntimeError)  a model can't be loaded, adapted or verified
 ├── TrainingError    (RuntimeError)  the update can't go on (non-finite gradients in a row)
 │   └── RankError                    another of the processes that train together failed or is gone
@@ -33,6 +34,10 @@ class RewardError(MusterError, RuntimeError):
 
 class EngineError(MusterError, RuntimeError):
     """Sampling failed, or the sampler disagrees with the trainer."""
+
+
+class EngineLostError(EngineError):
+    """No server that samples can be reached: a run can be saved, and goes on once one is back."""
 
 
 class ModelError(MusterError, RuntimeError):

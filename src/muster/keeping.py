@@ -54,6 +54,7 @@ class Keeper:
         self._say, self._now = say, now
         self._saved_at = now()
         self._held_out = held_out_scores(store.folder)
+        self._saved_step = session.state.step
         self.folder = store.folder / "checkpoints"
         for left in (*leftovers(self.folder), *leftovers(store.folder)):
             discard(left)
@@ -67,6 +68,12 @@ class Keeper:
             return False
         with self._session.clock.phase("save"):
             return self._save(step)
+
+    def save_now(self) -> None:
+        """Saves the run as it stands between two steps, unless there is nothing to save or it is saved."""
+        step = self._session.state.step
+        if step and step != self._saved_step:
+            self._save(step)
 
     def _note(self, report: StepReport) -> bool:
         """Remembers the step's held-out score; whether it is the best of those after an update."""
@@ -98,6 +105,7 @@ class Keeper:
             self._warn(f"no checkpoint of step {step}: {error} {standing(self.folder)}")
             return False
         self._saved_at = self._now()
+        self._saved_step = step
         self._retire()
         return True
 

@@ -13,6 +13,7 @@ from muster.algo.kl import KL
 from muster.algo.ratios import sequence_sum
 from muster.batch import Batch, Row, collate
 from muster.engines.base import Sampling
+from muster.errors import EngineLostError
 from muster.findings import Setup, find, look
 from muster.history import visits_of
 from muster.judge import raw_signal
@@ -75,7 +76,13 @@ def _with_trouble(report: StepReport, run: Run, held_out: EvalReport | None) -> 
 def take_step(run: Run) -> StepReport:
     """Samples, grades, learns, syncs and, where it is due, evaluates."""
     step = run.state.step + 1
-    groups, replaced, warnings = _gather(run, step)
+    drawn = run.state.drawn
+    try:
+        groups, replaced, warnings = _gather(run, step)
+    except EngineLostError:
+        # Nothing was learned from what came before: the run stands between two steps, and can be saved.
+        run.state.drawn = drawn
+        raise
     sampled = [*groups, *replaced]
     expected = run.state.history.expectations([group.sample.id for group in sampled])
     refuse_failures([r.score for group in sampled for r in group.rollouts], run.plan.max_failed_share)

@@ -176,6 +176,10 @@ def _tries(
     for other in TEMPERATURES:
         if other != temperature:
             text = f"the sampler runs at temperature {other:g} instead of {temperature:g}"
+            if other == 1:
+                text += (
+                    ", or says logprobs before temperature (vLLM without --logprobs-mode processed_logprobs)"
+                )
             yield text, _gap(_score(run, batch, other, weights), batch)
     if run.reference is not None:
         text = "the sampler is still on the weights of the start, so no load has reached it"

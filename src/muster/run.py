@@ -16,7 +16,8 @@ from muster.clock import Progress, unwatched
 from muster.config import Config, fingerprints, minutes_of, to_toml
 from muster.dist import decided_by_first, exchange, is_first, joined, together, world_size
 from muster.doctor import KINDS, Finding, Watch
-from muster.errors import ConfigError
+from muster.engines.vllm import VllmEngine
+from muster.errors import ConfigError, EngineLostError
 from muster.export import export_model, form_of, model_card
 from muster.keeping import Keeper, Schedule, standing
 from muster.loop import train
@@ -167,6 +168,8 @@ def _carried_out(
             stack.enter_context(_failures_noted(store, told.say))
             _keep_tokenizer(store, materials)
         session = _session(method, materials, taken, told)
+        if session.engine is not None:
+            stack.enter_context(closing(session.engine))
         told.progress("check", 0, 0)
         numbers = together(lambda: method.check(session))
         if store is None:
@@ -296,6 +299,10 @@ def self_checked(session: Run) -> dict[str, float | None]:
         reference=session.reference if session.state.step == 0 else None,
         tolerance=_tolerance(session.policy),
         sampled_by=session.state.old,
+        # Servers compute in a precision and by kernels of their own; engine.max_mismatch bounds the mean.
+        engine_tolerance=TOLERANCE_LOW_PRECISION
+        if isinstance(session.collector.engine, VllmEngine)
+        else None,
     ).numbers()
 
 
@@ -323,7 +330,7 @@ def _keep(
 ) -> Iterator[StepReport]:
     keeper = Keeper(session, store, schedule_of(config), told.say)
     watch = Watch(store.folder)
-    for report in reports:
+    for report in _saved_when_lost(reports, keeper, session):
         step = report.step
         is_last = step >= session.plan.num_steps
         with session.clock.phase("write"):
@@ -342,6 +349,20 @@ def _keep(
             at = f" at {', '.join(pauses)}" if pauses else ""
             told.say(f"stopped after step {step}{at}; {_what_stands(step, is_saved, keeper)}")
             return
+
+
+def _saved_when_lost(reports: Iterable[StepReport], keeper: Keeper, session: Run) -> Iterator[StepReport]:
+    """The reports; a run whose servers are gone is saved as it stands, and the error goes on."""
+    last = session.state.step
+    try:
+        for report in reports:
+            last = report.step
+            yield report
+    except EngineLostError:
+        # Lost in an evaluation, the step that it belongs to has no report, and can't be gone on from.
+        if last == session.state.step:
+            keeper.save_now()
+        raise
 
 
 def _what_stands(step: int, is_saved: bool, keeper: Keeper) -> str:

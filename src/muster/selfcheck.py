@@ -1,6 +1,6 @@
 """What must hold on the real model before a run: measured on a few rollouts, stopped at where it doesn't."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -22,6 +22,12 @@ SUSPECTS = {
     "kl_to_reference": "the reference is not the policy at start",
 }
 """What a difference points at, by the name of its number."""
+SAMPLER = "sampler_against_trainer"
+BEFORE_TEMPERATURE = (
+    "the engine's logprobs are those before temperature, top-k, top-p and min-p. vLLM gives those after them "
+    "when it is started with --logprobs-mode processed_logprobs, as `muster engine serve` does"
+)
+"""What it is where the model's plain logprobs explain the difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +59,26 @@ def self_check(
     reference: Weights | None,
     tolerance: float,
     sampled_by: Weights | None = None,
+    engine_tolerance: float | None = None,
 ) -> SelfCheck:
     """Samples a few short completions and compares every path that must agree.
 
-    `sampled_by` names the weights that the engine holds where it lags behind the policy. Raises
-    ModelError with the numbers where a difference is above the tolerance.
+    `sampled_by` names the weights that the engine holds where it lags behind the policy, and
+    `engine_tolerance` what is allowed of one that computes elsewhere. Raises ModelError with the numbers
+    where a difference is above the tolerance.
     """
     batch = _sample(engine, items, sampling)
     with policy.using(sampled_by):
         check = _compared(policy, batch, sampling.temperature)
         kl = None if reference is None else _distance(policy, batch, sampling.temperature, reference)
-    return _refuse_above(tolerance, replace(check, kl_to_reference=kl), policy)
+    of_engine = tolerance if engine_tolerance is None else engine_tolerance
+
+    def suspects() -> str:
+        is_before = _is_before_temperature(policy, batch, sampling, sampled_by, of_engine)
+        return BEFORE_TEMPERATURE if is_before else SUSPECTS[SAMPLER]
+
+    check = replace(check, kl_to_reference=kl)
+    return _refuse_above(tolerance, check, policy, {SAMPLER: of_engine}, {SAMPLER: suspects})
 
 
 def check_given(policy: Policy, batch: Batch, *, temperature: float, tolerance: float) -> SelfCheck:
@@ -96,13 +111,26 @@ def _distance(policy: Policy, batch: Batch, temperature: float, reference: Weigh
     return float((ours - theirs).sum().abs() / batch.mask.sum())
 
 
-def _refuse_above(tolerance: float, check: SelfCheck, policy: Policy) -> SelfCheck:
-    """The check, where no difference in it is above the tolerance."""
+def _refuse_above(
+    tolerance: float,
+    check: SelfCheck,
+    policy: Policy,
+    allowed: Mapping[str, float] | None = None,
+    causes: Mapping[str, Callable[[], str]] | None = None,
+) -> SelfCheck:
+    """The check, where no difference in it is above the tolerance, or above its own that is allowed.
+
+    `causes` look closer at what is above; else the usual suspects are named.
+    """
+    own, looks = allowed or {}, causes or {}
     wrong = {
-        name: value for name, value in check.numbers().items() if value is not None and not value <= tolerance
+        name: value
+        for name, value in check.numbers().items()
+        if value is not None and not value <= own.get(name, tolerance)
     }
     if wrong:
-        listed = "; ".join(f"{name} is {value:.3g}: {SUSPECTS[name]}" for name, value in wrong.items())
+        suspects = {name: looks[name]() if name in looks else SUSPECTS[name] for name in wrong}
+        listed = "; ".join(f"{name} is {value:.3g}: {suspects[name]}" for name, value in wrong.items())
         raise ModelError(
             f"the start-up check found differences above {tolerance} on this "
             f"{policy.base.config.model_type} model, and training on them would be wrong. {listed}."
@@ -126,6 +154,17 @@ def _sample(engine: Engine, items: Sequence[Item], sampling: Sampling) -> Batch:
     groups = engine.generate(prompts, few)
     rows = [Row(number, completion, 0.0) for number, group in enumerate(groups) for completion in group]
     return collate([prompt.ids for prompt in prompts], rows)
+
+
+def _is_before_temperature(
+    policy: Policy, batch: Batch, sampling: Sampling, sampled_by: Weights | None, tolerance: float
+) -> bool:
+    """The engine's logprobs are the model's own, without any setting of sampling."""
+    if sampling.temperature == 1 and batch.kept is None:
+        return False
+    with torch.no_grad(), policy.using(sampled_by):
+        plain = policy.score(replace(batch, kept=None), temperature=1.0).logprobs.cpu()
+    return _largest(plain - batch.sampler_logprobs) <= tolerance
 
 
 def _head_difference(policy: Policy, prompt: tuple[int, ...]) -> float:

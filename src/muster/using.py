@@ -55,6 +55,7 @@ def evaluate(
     told = watchers or Watchers()
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
+    assemble.engine_options(config)
     place = locate(model_path, config) if model_path else Place(config.model, None)
     data = config.data
     with closing(assemble.start_grader(config, told.say)) as grader:
@@ -65,11 +66,11 @@ def evaluate(
         policy = load_policy(place, tokenizer, seed=config.run.seed, say=told.say)
         clock = Clock(told.progress)
         sampling = assemble.make_sampling(config, policy)
-        return assemble.make_evaluation(config, items, sampling, num_steps=0).run(
-            int(place.checkpoint.name) if place.checkpoint else 0,
-            assemble.make_collector(config, policy, grader, 0, clock),
-            clock,
-        )
+        collector = assemble.make_collector(config, policy, grader, 0, clock)
+        with closing(collector.engine):
+            return assemble.make_evaluation(config, items, sampling, num_steps=0).run(
+                int(place.checkpoint.name) if place.checkpoint else 0, collector, clock
+            )
 
 
 def generate(

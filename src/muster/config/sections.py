@@ -224,8 +224,8 @@ class OptimConfig(Section):
 class EngineConfig(Section):
     """What samples."""
 
-    kind: Literal["local"] = "local"
-    """`local` samples in this process, on the training weights themselves."""
+    kind: Literal["local", "vllm"] = "local"
+    """`local` samples in this process, on the training weights themselves; `vllm` on servers over HTTP."""
     max_mismatch: Annotated[float, Gt(0)] = 0.05
     """Stop the run when sampler and trainer disagree more, as mean |logprob difference| in nats."""
     options: Options = Field(default_factory=dict)

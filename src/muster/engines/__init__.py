@@ -1,1 +1,1 @@
-"""What samples: one protocol, and the engine that samples on the training weights."""
+"""What samples: one protocol, the engine that samples on the training weights, and the one on servers."""

@@ -44,11 +44,19 @@ def uniforms(key: StreamKey, index: int, count: int) -> np.ndarray:
     The stream is named by prompt key and index in the group, so a rollout doesn't depend on what
     else is in the batch. Each part of the name counts with its lowest 64 bits.
     """
-    parts = (*key, index)
+    return np.random.Generator(np.random.Philox(_stream((*key, index)))).random(count)
+
+
+def seed_of(key: StreamKey) -> int:
+    """A number below 2^62 that names a prompt's stream, for samplers that take one: index i adds i to it."""
+    return int(_stream(key).generate_state(1, np.uint64)[0]) >> 2
+
+
+def _stream(parts: Sequence[int]) -> np.random.SeedSequence:
     words = [part % 2**32 for part in parts]
     if any(high := [(part >> 32) % 2**32 for part in parts]):
         words += high
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(words))).random(count)
+    return np.random.SeedSequence(words)
 
 
 def draw(logits: Float[Tensor, "R V"], uniform: Float[Tensor, " R"], sampling: Sampling) -> Draw:

@@ -82,11 +82,12 @@ def preflight(
         policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
         load_s = time.perf_counter() - loading
         run = assemble(materials, policy, told.progress)
-        self_checked(run)
-        start_s = time.perf_counter() - began
-        measured = _measure(run, config, told, num_groups, start_s=start_s, load_s=load_s)
-        costs = predict(run, measured, save_every=config.run.save_every)
-        return _report(materials, run, measured, costs)
+        with closing(run.collector.engine):
+            self_checked(run)
+            start_s = time.perf_counter() - began
+            measured = _measure(run, config, told, num_groups, start_s=start_s, load_s=load_s)
+            costs = predict(run, measured, save_every=config.run.save_every)
+            return _report(materials, run, measured, costs)
 
 
 def _measure(

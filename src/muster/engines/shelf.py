@@ -1,0 +1,84 @@
+"""Weights on their way to a server: a folder per load, in a place that both see."""
+
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast, runtime_checkable
+
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from muster.engines.answers import Label
+from muster.files import discard, make_folder, need_room, staged, write_by
+from muster.quiet import quiet
+
+
+@runtime_checkable
+class Servable(Protocol):
+    """What the engine needs of a policy."""
+
+    @property
+    def model(self) -> PreTrainedModel | PeftModel:
+        """What is written: an adapter, or full weights."""
+        ...
+
+    def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters that training changes, by name."""
+        ...
+
+    def using(self, weights: Mapping[str, Tensor] | None) -> AbstractContextManager[None]:
+        """Runs on other trainable weights."""
+        ...
+
+
+class Load(NamedTuple):
+    """Weights that servers are to hold."""
+
+    label: Label
+    folder: Path
+
+
+class Shelf:
+    """Holds the newest weights, in the form that servers read, until it is cleared.
+
+    An adapter is written as peft writes it, full weights as transformers does: safetensors in float32.
+    """
+
+    def __init__(self, share: str | None) -> None:
+        # Another run may use the same folder, and the same servers: names are never met twice.
+        self._token = secrets.token_hex(4)
+        self._share = share
+        self._place: Path | None = None
+        self.load: Load | None = None
+
+    def put(self, policy: Servable, weights: Mapping[str, Tensor], version: int) -> Load:
+        """Writes these weights, and removes those that were there before."""
+        is_adapter = isinstance(policy.model, PeftModel)
+        label = Label(name=f"muster-{self._token}-{version}", version=version, is_adapter=is_adapter)
+        folder = self._folder() / label.name
+        needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+        need_room(folder.parent, needed)
+        save = cast(Callable[[Path], object], policy.model.save_pretrained)
+        with staged(folder) as staging, policy.using(weights), quiet():
+            write_by(save, staging, needed)
+        if self.load is not None:
+            discard(self.load.folder)
+        self.load = Load(label, folder)
+        return self.load
+
+    def clear(self) -> None:
+        """Removes what it wrote."""
+        if self._place is not None:
+            discard(self._place)
+        self._place = self.load = None
+
+    def _folder(self) -> Path:
+        if self._place is None and self._share is None:
+            self._place = Path(tempfile.mkdtemp(prefix="muster-weights-"))
+        elif self._place is None:
+            self._place = Path(self._share or "").expanduser().absolute() / f"muster-{self._token}"
+            make_folder(self._place)
+        return self._place

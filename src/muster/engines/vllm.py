@@ -1,0 +1,167 @@
+"""Sampling on vLLM servers over HTTP: token ids in, token ids and logprobs out.
+
+New weights go to a folder that trainer and servers both see; each server is told of them before it samples
+again, and every completion says which weights sampled it. A request that fails is asked again, of another
+server where there is one: the seed travels with it. Checked with vLLM 0.32.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+
+from torch import Tensor
+
+from muster.engines.answers import Ask, body_of, cut, read
+from muster.engines.base import Sampling
+from muster.engines.options import VllmOptions
+from muster.engines.servers import START_IT, Fleet, Server
+from muster.engines.shelf import Load, Servable, Shelf
+from muster.engines.wire import FaultError, RefusedError, Wire
+from muster.errors import ConfigError, EngineError, EngineLostError
+from muster.records import Completion, Prompt
+
+MAX_TRIES = 6
+"""Of one request, by servers that had taken its weights."""
+
+
+def _ignore(done: int, total: int) -> None:
+    """Progress that nobody asked for."""
+
+
+def refuse_unknown_sets(*, top_k: int, top_p: float, min_p: float) -> None:
+    """Refuses truncated sampling whose kept sets the servers don't report, and which training needs."""
+    if not top_k and (top_p < 1 or min_p > 0):
+        raise ConfigError(
+            f"sampling.top_p is {top_p} and sampling.min_p {min_p}, and engine.kind is 'vllm', whose servers "
+            "say what these left to choose from only among the top-k. Set sampling.top_k too, say 20, or "
+            "leave both out."
+        )
+
+
+class VllmEngine:
+    """Samples on servers with the weights of the newest load; without one, with the policy's own."""
+
+    def __init__(
+        self,
+        policy: Servable,
+        options: VllmOptions,
+        *,
+        key: str | None = None,
+        progress: Callable[[int, int], None] = _ignore,
+    ) -> None:
+        """`key` is the servers' API key."""
+        self.policy = policy
+        self.progress = progress
+        self._shelf = Shelf(options.share)
+        self._fleet = Fleet(
+            [Server(Wire(url, key), options.timeout_s) for url in options.urls],
+            max_requests=options.max_requests,
+            patience_s=options.patience_s,
+        )
+        self._max_threads = options.max_requests * len(options.urls)
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        """`group_size` completions for each prompt, in order, all by the newest weights.
+
+        Raises EngineLostError where no server answers, and EngineError with what a server refused.
+        """
+        if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
+            raise EngineError(
+                f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
+                "prompts with the model's first special token."
+            )
+        refuse_unknown_sets(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p)
+        if not prompts:
+            return []
+        if self._shelf.load is None:
+            self.load_weights(self.policy.trainable(), 0)
+        assert self._shelf.load is not None
+        if sampling.temperature > 0:
+            return self._ask_all(prompts, sampling, self._shelf.load)
+        # The likeliest tokens are the same each time, and vLLM gives them once only.
+        once = self._ask_all(prompts, replace(sampling, group_size=1), self._shelf.load)
+        return [group * sampling.group_size for group in once]
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Writes the weights to where servers read them; each is told before it samples next.
+
+        A version names its weights, so the one that is there already is not written again.
+        """
+        if self._shelf.load is None or self._shelf.load.label.version != version:
+            self._shelf.put(self.policy, dict(weights), version)
+
+    def close(self) -> None:
+        """Takes back what it wrote and loaded."""
+        if self._shelf.load is not None:
+            for server in self._fleet.servers:
+                server.forget(self._shelf.load)
+        for server in self._fleet.servers:
+            server.close()
+        self._shelf.clear()
+
+    def _ask_all(self, prompts: Sequence[Prompt], sampling: Sampling, load: Load) -> list[list[Completion]]:
+        asks = cut(prompts, sampling.group_size, len(self._fleet.servers))
+        total = len(prompts) * sampling.group_size * sampling.max_tokens
+        groups: list[list[Completion | None]] = [[None] * sampling.group_size for _ in prompts]
+        self._fleet.start()
+        pool = ThreadPoolExecutor(min(len(asks), self._max_threads), thread_name_prefix="vllm")
+        try:
+            waiting = {pool.submit(self._ask, ask, sampling, load): ask for ask in asks}
+            done = 0
+            for future in as_completed(waiting):
+                ask = waiting[future]
+                groups[ask.place][ask.start : ask.start + ask.count] = future.result()
+                done += ask.count * sampling.max_tokens
+                self.progress(done, total)
+        except BaseException:
+            # Ctrl-C, or what one of them raised: the others need not end first.
+            self._fleet.stop()
+            for server in self._fleet.servers:
+                server.close()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return [[completion for completion in group if completion is not None] for group in groups]
+
+    def _ask(self, ask: Ask, sampling: Sampling, load: Load) -> list[Completion]:
+        """Its completions, by whichever server gives them."""
+        body = body_of(ask, sampling, load.label)
+        tries = 0
+        while True:
+            server = self._fleet.take()
+            has_weights = False
+            try:
+                server.bring(load)
+                has_weights = True
+                completions = read(server.generate(body), ask, sampling, load.label)
+            except FaultError as error:
+                self._fleet.failed(server, error)
+                tries += has_weights
+                if tries == MAX_TRIES:
+                    raise EngineLostError(
+                        f"a request failed {tries} times, last at {server.url}: {error}. Look at the log of "
+                        "that server; a run that is saved goes on with --resume."
+                    ) from None
+            except RefusedError as error:
+                # A server that was started anew knows no adapter: it says so with a 404.
+                self._fleet.failed(server, error)
+                tries += 1
+                if error.status != 404 or tries == MAX_TRIES:
+                    raise EngineError(_why_refused(error)) from None
+            except BaseException as error:
+                self._fleet.failed(server, EngineError(f"{server.url}: {error}"))
+                raise
+            else:
+                self._fleet.answered(server)
+                return completions
+
+
+def _why_refused(error: RefusedError) -> str:
+    if error.status in (401, 403):
+        return f"{error}. Name the variable that holds the server's key in engine.options.key_env."
+    if error.status in (404, 405):
+        return f"{error}. It has no calls for tokens in and tokens out. {START_IT}"
+    return (
+        f"{error}. The server was started for other lengths or fewer logprobs than the run needs "
+        f"(model.max_tokens, sampling.top_k), or for another model. {START_IT}"
+    )

@@ -7,7 +7,7 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check torture format bench vllm clean
+.PHONY: help demo test test-vllm check torture format bench vllm clean
 
 help:
 	@echo "make demo     fine-tune the embedded model on JSON extraction, on the CPU"
@@ -16,7 +16,8 @@ help:
 	@echo "make torture  kill runs everywhere, resume them, compare (hours; see docs/resume.md)"
 	@echo "make format   format and fix what can be fixed"
 	@echo "make bench    measure against TRL, in an environment of its own (about an hour; see docs/benchmarks.md)"
-	@echo "make vllm     an environment for the one part of the bench that needs vLLM"
+	@echo "make vllm     an environment for what needs vLLM: a part of the bench, and test-vllm"
+	@echo "make test-vllm  train a few steps through a real vLLM server (about five minutes)"
 	@echo "make clean    remove .venv and caches; runs/ stays"
 
 demo: $(READY)
@@ -24,6 +25,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest -m "not slow and not gpu"
+
+test-vllm: $(READY) bench/.venv-vllm/.ready
+	cd tests && ../$(BIN)/python real_vllm.py ../bench/.venv-vllm/bin/python
 
 check: $(READY)
 	$(BIN)/ruff format --check .

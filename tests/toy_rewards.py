@@ -40,3 +40,8 @@ def every_third(completion: str, completion_ids: list[int], sample_id: str) -> f
 def always_one(completion: str) -> float:
     """No completion is better than another."""
     return 1.0
+
+
+def low_bytes_of_text(completion: str) -> float:
+    """The share of letters in the first half of the alphabet: about half of them at first."""
+    return sum(letter.lower() < "n" for letter in completion) / max(len(completion), 1)

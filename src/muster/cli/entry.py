@@ -29,6 +29,7 @@ from muster.cli.regrade import regrade
 from muster.cli.reward import try_out
 from muster.cli.runs import runs
 from muster.cli.sft import sft
+from muster.cli.serve import serve
 from muster.cli.show import show
 from muster.cli.stopping import SecondSignal
 from muster.cli.text import escape_block
@@ -62,6 +63,7 @@ VERBS = {
 GROUPS = {
     "reward": ("Try rewards before a run relies on them.", {"test": try_out}),
     "explain": ("Look at how the algorithm works, in pictures of its own functions.", explain.PICTURES),
+    "engine": ("Servers that sample for a run.", {"serve": serve}),
 }
 """Verbs of two words: by the first, what it is about, and the second."""
 

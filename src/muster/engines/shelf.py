@@ -4,10 +4,13 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
+import torch
 from peft import PeftModel
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -64,6 +67,8 @@ class Shelf:
         save = cast(Callable[[Path], object], policy.model.save_pretrained)
         with staged(folder) as staging, policy.using(weights), quiet():
             write_by(save, staging, needed)
+            if head := _head_of_its_own(policy.model):
+                write_by(partial(save_file, head), staging / "head.safetensors", needed)
         if self.load is not None:
             discard(self.load.folder)
         self.load = Load(label, folder)
@@ -82,3 +87,18 @@ class Shelf:
             self._place = Path(self._share or "").expanduser().absolute() / f"muster-{self._token}"
             make_folder(self._place)
         return self._place
+
+
+def _head_of_its_own(model: PreTrainedModel | PeftModel) -> dict[str, Tensor]:
+    """By name, the head of a model without an adapter that is its embedding; empty otherwise, and on a GPU.
+
+    Servers on a CPU are given a head of its own (`muster.serving.with_head_of_its_own`), which transformers
+    does not write for such a model.
+    """
+    if isinstance(model, PeftModel) or torch.cuda.is_available():
+        return {}
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if not isinstance(head, nn.Module) or head.weight is not embedding.weight:
+        return {}
+    name = next(name for name, module in model.named_modules() if module is head)
+    return {f"{name}.weight": head.weight.detach().contiguous()}

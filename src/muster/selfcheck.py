@@ -24,7 +24,7 @@ SUSPECTS = {
 """What a difference points at, by the name of its number."""
 SAMPLER = "sampler_against_trainer"
 BEFORE_TEMPERATURE = (
-    "the engine's logprobs are those before temperature, top-k, top-p and min-p. vLLM gives those after them "
+    "it says the logprobs before temperature, top-k, top-p and min-p. vLLM gives those after them "
     "when it is started with --logprobs-mode processed_logprobs, as `muster engine serve` does"
 )
 """What it is where the model's plain logprobs explain the difference."""
@@ -75,7 +75,7 @@ def self_check(
 
     def suspects() -> str:
         is_before = _is_before_temperature(policy, batch, sampling, sampled_by, of_engine)
-        return BEFORE_TEMPERATURE if is_before else SUSPECTS[SAMPLER]
+        return f"{SUSPECTS[SAMPLER]}: {BEFORE_TEMPERATURE}" if is_before else SUSPECTS[SAMPLER]
 
     check = replace(check, kl_to_reference=kl)
     return _refuse_above(tolerance, check, policy, {SAMPLER: of_engine}, {SAMPLER: suspects})

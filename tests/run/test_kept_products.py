@@ -77,5 +77,5 @@ def test_a_choice_that_is_not_known_is_refused(odd):
 
 def test_unknown_products_are_refused_by_name(place, tmp_path):
     config = config_for(place, tmp_path, engine={"options": {"products": "folded"}})
-    with pytest.raises(ConfigError, match="'measured', 'linear', 'turned', 'laid_out'"):
+    with pytest.raises(ConfigError, match="'measured', 'linear', 'turned' or 'laid_out'"):
         list(run(config))

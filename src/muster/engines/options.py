@@ -88,6 +88,6 @@ def read_options(kind: type[Kind], table: Mapping[str, object]) -> Kind:
                     f"It has: {', '.join(known)}."
                 )
             else:
-                allowed = problem["msg"].removeprefix("Value error, ")
+                allowed = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
                 lines.append(f"engine.options.{name} is {table.get(name)!r}; allowed: {allowed}.")
         raise ConfigError("\n".join(lines)) from None

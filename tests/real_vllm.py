@@ -34,7 +34,7 @@ START_S = 600.0
 NUM_STEPS = 3
 CLOSE, APART = 1e-3, 1e-2
 """Nats: what float32 explains, and what training moved by at least."""
-FORMS: dict[str, dict[str, object]] = {
+FORMS: dict[str, dict[str, dict[str, object]]] = {
     "adapter": {"model": {"lora": {"rank": 8, "alpha": 16.0}}, "optim": {"lr": 3e-3}},
     "full weights": {"model": {}, "optim": {"lr": 1e-4}},
 }
@@ -44,7 +44,6 @@ def config_of(form: str, folder: Path) -> Config:
     """Three steps of two prompts with four completions of 12 tokens."""
     write_rows(folder / "train.jsonl", ["Name a colour.", "Name an animal.", "Count to three."])
     chosen = FORMS[form]
-    assert isinstance(chosen["model"], dict)
     return from_mapping(
         {
             "model": {"path": MODEL, "max_tokens": 256, **chosen["model"]},

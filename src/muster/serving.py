@@ -152,7 +152,7 @@ def with_head_of_its_own(model: str, say: Say) -> str:
         say(f"copying {Path(model).name} once, with a head of its own, to {folder}")
         loaded = pretrained.load_model(model, dtype=torch.float32, say=say)
         head = loaded.get_output_embeddings()
-        assert isinstance(head, nn.Module)
+        assert isinstance(head, nn.Linear)
         head.weight = nn.Parameter(head.weight.detach().clone())
         loaded.config.tie_word_embeddings = False
         tokenizer = pretrained.load_tokenizer(model, say)

@@ -1,6 +1,8 @@
 """Sampling over HTTP: what is asked for, what comes back, and whose weights sampled it."""
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from fake_vllm import POLICIES, FakeVllm, adapted, flat, gap, moved, policy_of, prompts, sampling, served
 from muster.engines.options import LocalOptions, VllmOptions, read_options
@@ -101,6 +103,21 @@ def test_what_is_written_is_gone_at_the_end_and_only_the_newest_is_kept(tmp_path
             [place] = (tmp_path / "share").iterdir()
             assert [folder.name.rsplit("-", 1)[1] for folder in place.iterdir()] == [str(version)]
     assert list((tmp_path / "share").iterdir()) == []
+
+
+def test_a_tied_head_is_written_as_a_tensor_of_its_own_beside_the_model(tmp_path):
+    with served(share=str(tmp_path)) as (engine, _):
+        sampled = {name: tensor + 1.0 for name, tensor in policy_of(engine).snapshot().items()}
+        engine.load_weights(sampled.items(), 4)
+        [head] = tmp_path.rglob("head.safetensors")
+        written = load_file(head)
+        assert list(written) == ["lm_head.weight"]
+        assert torch.equal(written["lm_head.weight"], sampled["model.embed_tokens.weight"])
+        whole = load_file(head.with_name("model.safetensors"))
+        assert all(torch.equal(whole[name], tensor) for name, tensor in sampled.items())
+    with served(adapted, share=str(tmp_path)) as (engine, _):
+        engine.load_weights(policy_of(engine).trainable(), 4)
+        assert not list(tmp_path.rglob("head.safetensors"))
 
 
 def test_the_key_goes_to_the_server_and_into_no_message():

@@ -101,4 +101,6 @@ def _head_of_its_own(model: PreTrainedModel | PeftModel) -> dict[str, Tensor]:
     if not isinstance(head, nn.Module) or head.weight is not embedding.weight:
         return {}
     name = next(name for name, module in model.named_modules() if module is head)
-    return {f"{name}.weight": head.weight.detach().contiguous()}
+    weight = head.weight
+    assert isinstance(weight, Tensor)
+    return {f"{name}.weight": weight.detach().contiguous()}

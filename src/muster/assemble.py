@@ -18,6 +18,7 @@ from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
 from muster.data import encode_prompts, prompt_order, weighted_draw
+from muster.dist import world_size
 from muster.engines.base import Engine, Sampling
 from muster.engines.local import LocalEngine
 from muster.engines.options import LocalOptions, VllmOptions, read_options
@@ -275,6 +276,11 @@ def engine_options(config: Config) -> LocalOptions | VllmOptions:
     """The engine's own options, and that what is sampled can be trained on; ConfigError where not."""
     if config.engine.kind == "local":
         return read_options(LocalOptions, config.engine.options)
+    if world_size() > 1:
+        raise ConfigError(
+            f"engine.kind is 'vllm' in a run of {world_size()} processes, each of which would load weights "
+            'of its own into the servers. Train in one process, or set engine.kind = "local".'
+        )
     options, chosen = read_options(VllmOptions, config.engine.options), config.sampling
     refuse_unknown_sets(top_k=chosen.top_k, top_p=chosen.top_p, min_p=chosen.min_p)
     engine_key(options)

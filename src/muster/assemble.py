@@ -1,6 +1,5 @@
 """From a configuration to the objects of a run; all that can be wrong without a model is found first."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,12 +17,9 @@ from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
 from muster.data import encode_prompts, prompt_order, weighted_draw
-from muster.dist import world_size
-from muster.engines.base import Engine, Sampling
-from muster.engines.local import LocalEngine
-from muster.engines.options import LocalOptions, VllmOptions, read_options
+from muster.engine_setup import engine_options, make_engine
+from muster.engines.base import Sampling
 from muster.engines.products import linear_layers, should_lay_out
-from muster.engines.vllm import VllmEngine, refuse_unknown_sets
 from muster.errors import ConfigError
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
@@ -270,47 +266,6 @@ def make_draw(config: Config, sample_ids: Sequence[str]) -> Draw:
         return weighted_draw(state.history.weights(sample_ids), seed, state.drawn, count, taken)
 
     return by_signal if config.data.draw == "by_signal" else in_turn
-
-
-def engine_options(config: Config) -> LocalOptions | VllmOptions:
-    """The engine's own options, and that what is sampled can be trained on; ConfigError where not."""
-    if config.engine.kind == "local":
-        return read_options(LocalOptions, config.engine.options)
-    if world_size() > 1:
-        raise ConfigError(
-            f"engine.kind is 'vllm' in a run of {world_size()} processes, each of which would load weights "
-            'of its own into the servers. Train in one process, or set engine.kind = "local".'
-        )
-    options, chosen = read_options(VllmOptions, config.engine.options), config.sampling
-    refuse_unknown_sets(top_k=chosen.top_k, top_p=chosen.top_p, min_p=chosen.min_p)
-    engine_key(options)
-    return options
-
-
-def engine_key(options: VllmOptions) -> str | None:
-    """The servers' API key, from the environment; None where no variable is named."""
-    if options.key_env is None:
-        return None
-    key = os.environ.get(options.key_env, "").strip()
-    if not key or not key.isascii() or not key.isprintable():
-        raise ConfigError(
-            f"engine.options.key_env names {options.key_env}, which holds no key, or is not set."
-        )
-    return key
-
-
-def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], None]) -> Engine:
-    """The engine that the configuration names, with its own options; `close` it at the end.
-
-    The local one is tuned to the run's rows.
-    """
-    options = engine_options(config)
-    if isinstance(options, VllmOptions):
-        return VllmEngine(policy, options, key=engine_key(options), progress=progress)
-    engine = LocalEngine(policy, max_rows=options.max_rows, progress=progress)
-    num_rows = config.sampling.prompts_per_step * config.sampling.group_size
-    engine.tune(num_rows, None if options.products == "measured" else options.products)
-    return engine
 
 
 def make_collector(config: Config, policy: Policy, grader: Grader, num_steps: int, clock: Clock) -> Collector:

@@ -1,7 +1,7 @@
 """A configuration driven to its end: objects, loop, store, checkpoints, and the exported model."""
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +12,15 @@ from transformers import PreTrainedTokenizerBase
 
 from muster import assemble, sft, warm_start
 from muster.assemble import Say
-from muster.clock import Progress, unwatched
-from muster.config import Config, fingerprints, minutes_of, to_toml
-from muster.dist import decided_by_first, exchange, is_first, joined, together, world_size
-from muster.doctor import KINDS, Finding, Watch
+from muster.clock import Progress
+from muster.config import Config, fingerprints, to_toml
+from muster.dist import decided_by_first, is_first, joined, together, world_size
+from muster.doctor import KINDS
+from muster.driving import Watchers, accompany, drive
 from muster.engines.vllm import VllmEngine
-from muster.errors import ConfigError, EngineLostError
+from muster.errors import ConfigError
 from muster.export import export_model, form_of, model_card
-from muster.keeping import Keeper, Schedule, standing
+from muster.keeping import standing
 from muster.loop import train
 from muster.nearest import did_you_mean
 from muster.policy import Policy
@@ -29,36 +30,11 @@ from muster.runstate import Run, Session
 from muster.selfcheck import self_check
 from muster.snapshot import agree, products, restore
 from muster.store import TOKENIZER, RunStore, collect_meta, read_metrics
-from muster.tracing import traced
 
 TOLERANCE = 1e-3
 """Nats by which paths that must agree may differ at start, in float32."""
 TOLERANCE_LOW_PRECISION = 0.25
 """The same where the model computes in bfloat16."""
-
-TRACE = "trace.json"
-"""File of the run folder that a profile goes to."""
-
-
-def _unsaid(text: str) -> None:
-    """What nobody listens to."""
-
-
-def _unfound(step: int, finding: Finding) -> None:
-    """What nobody looks at."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Watchers:
-    """Who is told what while a run goes on; the library itself prints nothing."""
-
-    say: Say = _unsaid
-    """Called with a line of text about what happens before the first step and after the last."""
-    progress: Progress = unwatched
-    should_stop: Callable[[], bool] = lambda: False
-    """Asked after each step; True saves a checkpoint and ends the run there."""
-    found: Callable[[int, Finding], None] = _unfound
-    """Called with the step and what the doctor found at it, each finding once."""
 
 
 def run(
@@ -173,10 +149,10 @@ def _carried_out(
         told.progress("check", 0, 0)
         numbers = together(lambda: method.check(session))
         if store is None:
-            yield from _accompany(method.train(session), session, told)
+            yield from accompany(method.train(session), session, told)
             return
         _note_start(session, numbers, store, told.say)
-        yield from _drive(method.train(session), session, config, store, told, profile)
+        yield from drive(method.train(session), session, config, store, told, profile)
         if session.state.step >= session.plan.num_steps:
             _finish(session, materials, store, told)
 
@@ -203,20 +179,6 @@ def _session(
     session = together(load)
     agree(session)
     return session
-
-
-def _accompany(reports: Iterable[StepReport], session: Session, told: Watchers) -> Iterator[StepReport]:
-    """The same steps on a rank that writes nothing."""
-    for report in reports:
-        stops = _all_stop(session, report, told.should_stop())
-        yield report
-        if stops:
-            return
-
-
-def _all_stop(session: Session, report: StepReport, wants: bool) -> bool:
-    """Whether any rank wants to stop after this step, where there is more to come."""
-    return any(exchange(lambda: wants)) and report.step < session.plan.num_steps
 
 
 @contextmanager
@@ -308,79 +270,6 @@ def self_checked(session: Run) -> dict[str, float | None]:
 
 def _tolerance(policy: Policy) -> float:
     return TOLERANCE if policy.autocast is None else TOLERANCE_LOW_PRECISION
-
-
-def _drive(
-    reports: Generator[StepReport],
-    session: Session,
-    config: Config,
-    store: RunStore,
-    told: Watchers,
-    profile: bool,
-) -> Iterator[StepReport]:
-    """Stores every report, saves checkpoints where they are due, and stops where asked to."""
-    if profile:
-        reports = traced(reports, store.folder / TRACE, session.clock, told.say)
-    with closing(reports):
-        yield from _keep(reports, session, config, store, told)
-
-
-def _keep(
-    reports: Iterable[StepReport], session: Session, config: Config, store: RunStore, told: Watchers
-) -> Iterator[StepReport]:
-    keeper = Keeper(session, store, schedule_of(config), told.say)
-    watch = Watch(store.folder)
-    for report in _saved_when_lost(reports, keeper, session):
-        step = report.step
-        is_last = step >= session.plan.num_steps
-        with session.clock.phase("write"):
-            store.append_step(report)
-            found = watch.add(report, is_last=is_last)
-        for finding in found:
-            store.append_event("finding", step=step, **finding.to_plain())
-        pauses = [finding.name for finding in found if finding.name in config.run.pause_on]
-        stops = _all_stop(session, report, bool(pauses) or told.should_stop())
-        is_saved = keeper.after(report, is_asked=stops)
-        yield report
-        for finding in found:
-            told.found(step, finding)
-        if stops:
-            store.append_event("stopped", step=step, findings=pauses)
-            at = f" at {', '.join(pauses)}" if pauses else ""
-            told.say(f"stopped after step {step}{at}; {_what_stands(step, is_saved, keeper)}")
-            return
-
-
-def _saved_when_lost(reports: Iterable[StepReport], keeper: Keeper, session: Run) -> Iterator[StepReport]:
-    """The reports; a run whose servers are gone is saved as it stands, and the error goes on."""
-    last = session.state.step
-    try:
-        for report in reports:
-            last = report.step
-            yield report
-    except EngineLostError:
-        # Lost in an evaluation, the step that it belongs to has no report, and can't be gone on from.
-        if last == session.state.step:
-            keeper.save_now()
-        raise
-
-
-def _what_stands(step: int, is_saved: bool, keeper: Keeper) -> str:
-    if is_saved:
-        return "the checkpoint is whole. Go on with --resume."
-    return f"it could not be saved. {standing(keeper.folder)}" if step else "nothing was trained yet."
-
-
-def schedule_of(config: Config) -> Schedule:
-    """When the configuration wants the run saved."""
-    every = config.run.save_every
-    minutes = minutes_of(every)
-    return Schedule(
-        every_steps=every if isinstance(every, int) else 0,
-        every_s=60 * minutes if minutes else None,
-        keep=config.run.keep,
-        goes_on_when_full=config.run.on_full_disk == "go_on",
-    )
 
 
 def _finish(session: Session, materials: Prepared, store: RunStore, told: Watchers) -> None:

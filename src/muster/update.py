@@ -88,7 +88,7 @@ def _joined(policy: Policy, batch: Batch, parts: Sequence[Scores]) -> Scores:
     if not parts:
         dtype = torch.float64 if next(policy.head.parameters()).dtype == torch.float64 else torch.float32
         empty = torch.zeros(0, batch.ids.shape[1], dtype=dtype)
-        return Scores(empty, empty)
+        return Scores(empty, empty, empty.bool())
     return Scores(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
 
 
@@ -111,8 +111,9 @@ def _in_shares(batch: Batch, work: Callable[[Batch], _Part]) -> _Part:
     place = torch.tensor(rows, dtype=torch.long)
     # Of every row but its own a rank holds zeros, so that the sum is each row's value to the last bit.
     scores = [
-        sum_over_ranks(values.new_zeros(batch.ids.shape).index_copy(0, place, values))
+        sum_over_ranks(numbers.new_zeros(batch.ids.shape).index_copy(0, place, numbers)).to(values.dtype)
         for values in held[0].scores
+        for numbers in [values.byte() if values.dtype == torch.bool else values]
     ]
     return _Part(total, stats, Scores(*scores))
 

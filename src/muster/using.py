@@ -18,6 +18,7 @@ from muster import assemble, checkpoint, hub, pretrained
 from muster.clock import Clock
 from muster.config import Config, ModelConfig, load
 from muster.data import encode_prompts
+from muster.engine_setup import engine_options
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
 from muster.errors import CheckpointError, ConfigError
@@ -55,7 +56,7 @@ def evaluate(
     told = watchers or Watchers()
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    assemble.engine_options(config)
+    engine_options(config)
     place = locate(model_path, config) if model_path else Place(config.model, None)
     data = config.data
     with closing(assemble.start_grader(config, told.say)) as grader:

@@ -108,7 +108,7 @@ def test_the_guides_script_becomes_the_run_it_describes(tmp_path):
             "weight_decay": 0.1,
             "max_grad_norm": 0.1,
             "schedule": "cosine",
-            "warmup_ratio": 0.1,
+            "warmup": 0.1,
         },
         "run": {"steps": 100, "seed": 3407, "save_every": 50, "name": "outputs"},
     }
@@ -207,8 +207,8 @@ def test_a_loss_of_trl_is_the_same_choices_here(arguments, expected):
     [
         ({"optim": "adamw_bnb_8bit"}, "optim", {"name": "adamw_8bit"}),
         ({"optim": "sgd", "max_grad_norm": 0}, "optim", {"name": "sgd", "max_grad_norm": 1e9}),
-        ({"warmup_steps": 0.25}, "optim", {"warmup_ratio": 0.25}),
-        ({"warmup_steps": 7}, "optim", {"warmup_steps": 7}),
+        ({"warmup_steps": 0.25}, "optim", {"warmup": 0.25}),
+        ({"warmup_steps": 7}, "optim", {"warmup": 7}),
         (
             {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
             "optim",

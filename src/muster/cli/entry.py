@@ -28,8 +28,8 @@ from muster.cli.push import push
 from muster.cli.regrade import regrade
 from muster.cli.reward import try_out
 from muster.cli.runs import runs
-from muster.cli.sft import sft
 from muster.cli.serve import serve
+from muster.cli.sft import sft
 from muster.cli.show import show
 from muster.cli.stopping import SecondSignal
 from muster.cli.text import escape_block

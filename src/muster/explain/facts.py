@@ -92,7 +92,10 @@ def step_facts(config: Config, say: Say) -> StepFacts:
     per_step, sampling = config.sampling.prompts_per_step, config.sampling
     num_steps = config.run.steps or data.num_steps(len(items), per_step, config.run.epochs or 1)
     plan = make_plan(config, recipe, num_steps)
-    prompts = [items[place].ids for place in make_draw(config, items)(State(), per_step, [])]
+    prompts = [
+        items[place].ids
+        for place in make_draw(config, [item.sample.id for item in items])(State(), per_step, [])
+    ]
     num_prompt, num_completions = sum(map(len, prompts)), per_step * sampling.group_size
     rate = make_rate(config, plan)
     num_updates = plan.minibatches * plan.passes

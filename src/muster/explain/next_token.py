@@ -18,6 +18,7 @@ from muster.assemble import (
     Say,
     assemble,
     build_recipe,
+    chosen_optimizer,
     encode,
     load_policy,
     make_draw,
@@ -30,6 +31,7 @@ from muster.explain.model import next_logits, token_text
 from muster.gather import Item
 from muster.inputs import load_training
 from muster.loop import sync, take_step, whole_batch
+from muster.optimizer import rehearse
 from muster.pictures import Bars, Picture, Table
 from muster.policy import Policy
 from muster.records import Group, Sample, StepReport
@@ -122,7 +124,7 @@ def take_one_step(config: Config, prompt: str | None, answer: str, say: Say) -> 
             samples = load_training(config)
             check_columns(grader.rewards, samples[0].columns, config.data.path)
             items = encode(config, tokenizer, samples, say)
-            [first] = make_draw(config, items)(State(), 1, [])
+            [first] = make_draw(config, [item.sample.id for item in items])(State(), 1, [])
             item = items[first]
         else:
             sample = _sample(config, prompt, answer)
@@ -137,6 +139,7 @@ def take_one_step(config: Config, prompt: str | None, answer: str, say: Say) -> 
             eval_items=(),
             num_too_long=0,
             num_steps=1,
+            optimizer=rehearse(chosen_optimizer(config), config.optim.lr),
         )
         policy = load_policy(config.model, tokenizer, seed=config.run.seed, say=say)
         return _moved(assemble(materials, policy, unwatched), item)
@@ -147,9 +150,7 @@ def _of_one_group(config: Config) -> Config:
     return config.model_copy(
         update={
             "sampling": config.sampling.model_copy(update={"prompts_per_step": 1}),
-            "optim": config.optim.model_copy(
-                update={"schedule": "constant", "warmup_steps": 0, "warmup_ratio": 0.0}
-            ),
+            "optim": config.optim.model_copy(update={"schedule": "constant", "warmup": 0}),
             "algo": config.algo.model_copy(update={"resample": 0}),
         }
     )

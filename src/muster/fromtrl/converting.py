@@ -224,9 +224,9 @@ def _schedule(draft: Draft, args: Arguments) -> None:
     if 0 < warmup < 1:
         warmup, ratio = 0, warmup
     if warmup:
-        draft.set("optim.warmup_steps", int(warmup), "warmup_steps")
+        draft.set("optim.warmup", int(warmup), "warmup_steps")
     elif ratio:
-        draft.set("optim.warmup_ratio", ratio, "warmup_ratio")
+        draft.set("optim.warmup", ratio, "warmup_ratio")
 
 
 def _length(draft: Draft, args: Arguments, per_step: int) -> None:

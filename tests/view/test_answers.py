@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 import view_runs
 from muster.view.server import create_app
+from writing_on import set_back
 
 Json = dict
 
@@ -210,14 +211,12 @@ def test_a_run_that_goes_on_is_followed_and_one_that_is_resumed_starts_over(tmp_
     run = id_of(client, "live")
     assert get(client, f"/api/runs/{run}")["status"]["state"] == "killed"
     first = get(client, f"/api/runs/{run}/curves")
-    from muster.store import RunStore
-
-    with RunStore.open_for_resume(folder, 2) as store:
+    with set_back(folder, 2) as store:
         store.append_step(view_runs.report(3))
     known = {"from": first["end"], "generation": first["generation"]}
     assert get(client, f"/api/runs/{run}/curves", **known)["columns"]["step"] == [3]
     assert get(client, f"/api/runs/{run}/steps/3")["num_rollouts"] == 12
-    with RunStore.open_for_resume(folder, 1):
+    with set_back(folder, 1):
         pass
     again = get(client, f"/api/runs/{run}/curves", **{"from": 4, "generation": first["generation"]})
     assert again["generation"] != first["generation"]

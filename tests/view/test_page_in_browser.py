@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 import view_runs
 from muster.store import RunStore
 from view_runs import Served
+from writing_on import set_back
 
 
 def open_at(page: Page, served: Served, state: str = "", run: str = "good") -> None:
@@ -258,7 +259,7 @@ def test_folders_of_others_are_shown_with_what_they_lack(page: Page, served: Ser
 
 def test_new_steps_of_a_running_run_appear_by_themselves(page: Page, served: Served):
     folder = view_runs.write_run(served.folder / "going-on", 2, is_over=False)
-    with RunStore.open_for_resume(folder, 2) as store:
+    with set_back(folder, 2) as store:
         open_at(page, served, run="going-on")
         expect(page.locator(".facts")).to_contain_text("2of 8")
         store.append_step(view_runs.report(3))

@@ -11,14 +11,14 @@ import pytest
 import view_runs
 from muster.algo.recipes import RECIPES
 from muster.errors import CheckpointError
-from muster.store import quantile
+from muster.store import StoredConfig, quantile, read_config
 from muster.view.curves import signal_of, to_columns
 from muster.view.findings import findings_of
 from muster.view.foreign import text_of
 from muster.view.growing import GrowingLines, read_object
 from muster.view.pieces import find_tokenizer, pieces_of
 from muster.view.samples import brief, group_list
-from muster.view.settings import CLIPS, Settings, read_settings
+from muster.view.settings import CLIPS, clip_range, full_score
 from muster.view.sources import find_sources, kind_of
 from muster.view.status import reward_change, spark
 from muster.view.tables import Cache, light_rows, read_columns
@@ -88,7 +88,7 @@ def test_the_clip_range_of_each_recipe_is_the_recipes():
     ],
 )
 def test_the_clip_range_follows_from_the_settings(algo: dict[str, object], clip: dict[str, float] | None):
-    assert Settings("", {"algo": algo}).clip == clip
+    assert clip_range(StoredConfig("", {"algo": algo})) == clip
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_the_clip_range_follows_from_the_settings(algo: dict[str, object], clip:
     ],
 )
 def test_the_full_score_is_the_sum_of_the_weights(reward: dict[str, object], full: float):
-    assert Settings("", {"reward": reward}).full_score == full
+    assert full_score(StoredConfig("", {"reward": reward})) == full
 
 
 def test_settings_that_cannot_be_read_say_nothing():
     Path("config.toml").write_bytes(b"[run\nsteps = \xff")
-    found = read_settings(Path())
-    assert (found.steps, found.full_score, found.table) == (None, 1.0, {})
+    found = read_config(Path())
+    assert (found.steps, full_score(found), found.tables) == (None, 1.0, {})
     assert "[run" in found.text
 
 

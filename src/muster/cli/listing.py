@@ -1,7 +1,6 @@
 """Runs as a list shows them: how far, how good, in which state, how old."""
 
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from rich.text import Text
 from muster.cli.targets import readable
 from muster.cli.text import escape_text, number, sparkline
 from muster.errors import CheckpointError
-from muster.store import Line, read_events, read_index, state_of
+from muster.store import Line, read_config, read_events, read_index, state_of
 
 CURVE_WIDTH = 16
 _WIDE = 100
@@ -46,7 +45,7 @@ def runs_in(folder: Path) -> list[Listed]:
 def _listed(folder: Path) -> Listed:
     """The run; where its files hold what no run wrote, it is unreadable and the others are still listed."""
     age_s = time.time() - max(path.stat().st_mtime for path in folder.glob("*.json*"))
-    unreadable = Listed(folder.name, str(folder), "unreadable", 0, _num_steps(folder), (), (), age_s)
+    unreadable = Listed(folder.name, str(folder), "unreadable", 0, read_config(folder).steps, (), (), age_s)
     try:
         with readable(folder):
             index = read_index(folder)
@@ -62,16 +61,6 @@ def _listed(folder: Path) -> Listed:
 
 def _there(index: Sequence[Line], name: str) -> tuple[float, ...]:
     return tuple(float(line[name]) for line in index if line.get(name) is not None)
-
-
-def _num_steps(folder: Path) -> int | None:
-    try:
-        tables = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    run = tables.get("run")
-    steps = run.get("steps") if isinstance(run, dict) else None
-    return steps if isinstance(steps, int) else None
 
 
 def runs_table(runs: Sequence[Listed], *, has_curves: bool) -> Table:

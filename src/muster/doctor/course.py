@@ -1,6 +1,5 @@
 """A run as the rules see it: its settings, a line of metrics a step, seconds, and facts of its rollouts."""
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from muster.doctor.baseline import Series, Shift, series_of, shift_of, window
 from muster.doctor.facts import StepFacts
 from muster.records import Group
 from muster.rewards.naming import distinct_names, safe_name
-from muster.store import Line
+from muster.store import Line, read_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +100,7 @@ class Course:
 
 def settings_of(folder: Path) -> Settings:
     """From the run's configuration; what is missing there (another trainer's run) is not known."""
-    try:
-        tables = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return Settings()
-    sampling, algo, reward = (_table(tables.get(name)) for name in ("sampling", "algo", "reward"))
+    sampling, algo, reward = map(read_config(folder).table, ("sampling", "algo", "reward"))
     limit, coefficient, chosen = sampling.get("max_tokens"), algo.get("kl_coef"), algo.get("kl")
     kl_in = "reward" if algo.get("kl_in") == "reward" else "loss"
     kl = chosen if isinstance(chosen, dict) else {"use": chosen or ("k1" if kl_in == "reward" else "k2")}
@@ -119,10 +114,6 @@ def settings_of(folder: Path) -> Settings:
         is_warm_start=algo.get("recipe") == "sft",
         weights=_weights(reward),
     )
-
-
-def _table(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 def _weights(reward: Mapping[str, object]) -> Mapping[str, float]:

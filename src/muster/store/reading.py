@@ -1,17 +1,16 @@
 """What is in a run folder, for those who only look; works while the run is being written."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from muster.errors import CheckpointError, ConfigError
 from muster.files import read_whole
 from muster.store.rows import PromptScores, Rollouts, from_parquet, scores_from_parquet
-from muster.store.state import STATES
 from muster.store.strict import Line, read_lines
 
 SCHEMA_VERSION = 1
@@ -23,23 +22,46 @@ META, CONFIG, TOKENIZER = "meta.json", "config.toml", "tokenizer.json"
 MAX_META_BYTES = 2**20
 """Largest `meta.json`; a thousandth of it is usual."""
 
+MAX_CONFIG_BYTES = 2**20
+"""Largest `config.toml`; a thousandth of it is usual."""
+
 _Parsed = TypeVar("_Parsed")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunInfo:
-    """A run as a list of runs shows it."""
+class StoredConfig(NamedTuple):
+    """A run's `config.toml` as those need it who only look: whatever is wrong with it, it is read."""
 
-    name: str
-    folder: Path
-    started: str
-    """When it was made, in UTC; empty where that isn't known."""
-    step: int
-    """The last that was written; 0 before the first."""
-    reward: float | None
-    """Mean reward of the last step."""
-    status: str
-    """The last event that says how the run is: `start`, `stopped`, `end` ...."""
+    text: str
+    """Empty where there is no such file."""
+    tables: Line
+    """Empty where the text is no TOML."""
+
+    def table(self, section: str) -> Line:
+        """The settings of a section; empty where there are none."""
+        found = self.tables.get(section)
+        return found if isinstance(found, dict) else {}
+
+    def get(self, section: str, key: str) -> object:
+        """A setting; None where it isn't set."""
+        return self.table(section).get(key)
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps the run takes; None where it counts in epochs, or nobody knows."""
+        steps = self.get("run", "steps")
+        return steps if isinstance(steps, int) else None
+
+
+def read_config(folder: Path) -> StoredConfig:
+    """The run's settings; of a file that is missing, too large or no TOML, what can be told of it."""
+    try:
+        text = read_whole(folder / CONFIG, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return StoredConfig("", {})
+    try:
+        return StoredConfig(text, tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return StoredConfig(text, {})
 
 
 def rollouts_file(folder: Path, step: int) -> Path:
@@ -163,31 +185,6 @@ def _read(path: Path, what: str, parse: Callable[[bytes], _Parsed]) -> _Parsed:
         RecursionError,
     ) as error:
         raise CheckpointError(f"{path} can't be read as rollouts: {error}. Restore the file.") from error
-
-
-def list_runs(folder: Path) -> list[RunInfo]:
-    """The runs in a folder of runs, by name; a run of a newer format is left to `read_meta` to refuse."""
-    metas = sorted(folder.glob(f"*/{META}"))
-    return [_info(path.parent) for path in metas]
-
-
-def _info(folder: Path) -> RunInfo:
-    index = read_index(folder)
-    states = [event["kind"] for event in read_events(folder) if event.get("kind") in STATES]
-    last: Mapping[str, object] = index[-1] if index else {}
-    rewards = [line["reward"] for line in index if line.get("reward") is not None]
-    try:
-        meta = read_meta(folder)
-    except (CheckpointError, OSError):
-        meta = {}
-    return RunInfo(
-        name=folder.name,
-        folder=folder,
-        started=str(meta.get("started", "")),
-        step=int(str(last.get("step", 0))),
-        reward=rewards[-1] if rewards else None,
-        status=states[-1] if states else "start",
-    )
 
 
 def choose_name(runs: Path, stem: str, *, resume: bool) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,11 @@ def _plain(value: object) -> object:
 
 def read_lines(path: Path) -> list[Line]:
     """The file's lines; a last one that is not whole yet, or was cut by a crash, is left away."""
-    lines = complete_lines(path)
+    return parse_lines(path, complete_lines(path))
+
+
+def parse_lines(path: Path, lines: Sequence[bytes]) -> list[Line]:
+    """The objects of a file's lines; raises CheckpointError for one that holds none, but for the last."""
     read: list[Line] = []
     for number, line in enumerate(lines, start=1):
         try:

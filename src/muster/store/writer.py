@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from muster.errors import CheckpointError, ConfigError
-from muster.files import append_line, complete_lines, leftovers, make_folder, remove, write_atomic
+from muster.files import append_line, leftovers, make_folder, read_whole, remove, write_atomic
 from muster.records import Group, StepReport
 from muster.redaction import without_secrets
 from muster.store.groups import Got, groups_line
@@ -28,7 +28,7 @@ from muster.store.reading import (
     rollouts_file,
 )
 from muster.store.rows import to_parquet
-from muster.store.strict import Line, read_lines, to_json
+from muster.store.strict import Line, parse_lines, to_json
 
 PARTS = ("rollouts", "eval", "checkpoints")
 """Folders of the run's folder."""
@@ -50,8 +50,7 @@ class RunStore:
                 f"{folder} is there already and not empty. Go on with its run with --resume, "
                 "or give this one another name with --run.name."
             )
-        for part in PARTS:
-            make_folder(folder / part)
+        make_folder(folder)
         store = cls(folder, FolderLock(folder))
         try:
             store.begin(config_toml, meta)
@@ -71,18 +70,6 @@ class RunStore:
     def take(cls, folder: Path) -> Self:
         """The run as it was left; nothing in it is changed yet."""
         return cls(folder, FolderLock(folder))
-
-    @classmethod
-    def open_for_resume(cls, folder: Path, step: int) -> Self:
-        """The run as it was after this step."""
-        read_meta(folder)
-        store = cls.take(folder)
-        try:
-            store.drop_after(step)
-        except BaseException:
-            store.close()
-            raise
-        return store
 
     def is_unborn(self) -> bool:
         """The process that made the folder ended before it had written what run it is."""
@@ -169,12 +156,17 @@ class RunStore:
 
 def _keep_lines(path: Path, last: int | None) -> set[int]:
     """Takes later steps' lines out of the file, and what a crash left of a last line; the steps that stay."""
-    lines = read_lines(path)
+    try:
+        data = read_whole(path)
+    except FileNotFoundError:
+        return set()
+    whole = data.split(b"\n")[:-1]
+    lines = parse_lines(path, whole)
     steps = [_step(path, line) for line in lines] if last is not None else []
     stays = [step <= last for step in steps] if last is not None else [True] * len(lines)
-    data = b"".join(raw + b"\n" for raw, keep in zip(complete_lines(path), stays) if keep)
-    if path.exists() and path.read_bytes() != data:
-        write_atomic(path, data)
+    kept = b"".join(raw + b"\n" for raw, keep in zip(whole, stays) if keep)
+    if kept != data:
+        write_atomic(path, kept)
     return {step for step in steps if last is None or step <= last}
 
 

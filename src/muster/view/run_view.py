@@ -8,7 +8,17 @@ from pathlib import Path
 
 from muster.doctor import in_words, told
 from muster.errors import ConfigError
-from muster.store import EVENTS, META, METRICS, SCHEMA_VERSION, TIMINGS, Line, state_of
+from muster.store import (
+    EVENTS,
+    META,
+    METRICS,
+    SCHEMA_VERSION,
+    TIMINGS,
+    Line,
+    StoredConfig,
+    read_config,
+    state_of,
+)
 from muster.view import foreign
 from muster.view.curves import number_of, to_columns
 from muster.view.examining import BUDGET_TOKENS, examined
@@ -17,7 +27,7 @@ from muster.view.growing import read_object, regular
 from muster.view.pieces import pieces_of
 from muster.view.run_files import RunFiles
 from muster.view.samples import MAX_TEXT, group_list, grouped, loaded, rollout_list, token_columns
-from muster.view.settings import Settings, read_settings
+from muster.view.settings import clip_range, full_score
 from muster.view.sources import Source
 from muster.view.status import Plan, pace_of, spark, status_of
 
@@ -48,14 +58,14 @@ class RunView:
     def info(self) -> Line:
         """All there is about the run as a whole."""
         with self._reading():
-            settings = read_settings(self.source.folder)
+            config = read_config(self.source.folder)
             return {
                 **self.summary(),
                 "status": self._status(self._files.records.look(), self._files.timings.look()),
-                "config": settings.text,
+                "config": config.text,
                 "meta": _meta(self.source),
-                "lacks": _lacks(self.source, settings),
-                "clip": settings.clip if self.source.kind == "muster" else None,
+                "lacks": _lacks(self.source, config),
+                "clip": clip_range(config) if self.source.kind == "muster" else None,
                 "full": self._full(),
                 "findings": findings_of(self._files.events.look()),
                 "sample_steps": self._files.steps(),
@@ -153,7 +163,7 @@ class RunView:
     def _full(self) -> float:
         """The score from which on an answer is all right."""
         if self.source.kind != "trl":
-            return read_settings(self.source.folder).full_score
+            return full_score(read_config(self.source.folder))
         keys = {key for line in self._files.records.look() for key in line if key.startswith("rewards/")}
         return float(len({key.split("/")[1] for key in keys}) or 1)
 
@@ -175,8 +185,8 @@ def _meta(source: Source) -> Line:
 def _plan(source: Source) -> Plan:
     if source.kind == "trl":
         return Plan(steps=foreign.planned_steps(source.folder))
-    settings = read_settings(source.folder)
-    return Plan(steps=settings.steps, epochs=number_of(settings.get("run", "epochs")))
+    config = read_config(source.folder)
+    return Plan(steps=config.steps, epochs=number_of(config.get("run", "epochs")))
 
 
 def _problem(source: Source, meta: Line) -> str | None:
@@ -198,7 +208,7 @@ def _newer(version: int) -> str:
     )
 
 
-def _lacks(source: Source, settings: Settings) -> list[str]:
+def _lacks(source: Source, config: StoredConfig) -> list[str]:
     """What a run of Muster has and this one doesn't, in words."""
     if source.kind == "trl":
         return list(foreign.TRL_LACKS)
@@ -206,7 +216,7 @@ def _lacks(source: Source, settings: Settings) -> list[str]:
         return list(foreign.METRICS_LACKS)
     missing = {METRICS: "its numbers", TIMINGS: "seconds and tokens per second", EVENTS: "what happened"}
     lacks = [f"{what} ({name})" for name, what in missing.items() if _is_missing(source.folder / name)]
-    return lacks if settings.table else [*lacks, "its settings (config.toml)"]
+    return lacks if config.tables else [*lacks, "its settings (config.toml)"]
 
 
 def _is_missing(path: Path) -> bool:

@@ -15,6 +15,9 @@ logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 if TYPE_CHECKING:
     from muster.api import train as train
+    from muster.notebook import OpenRun as OpenRun
+    from muster.notebook import follow as follow
+    from muster.notebook import open_run as open_run
     from muster.records import (
         Completion,
         EvalReport,
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "train": "muster.api",
+    "OpenRun": "muster.notebook",
+    "follow": "muster.notebook",
+    "open_run": "muster.notebook",
     "Watchers": "muster.run",
     "Completion": "muster.records",
     "EvalReport": "muster.records",
@@ -48,6 +54,7 @@ __all__ = [
     "Completion",
     "EvalReport",
     "Group",
+    "OpenRun",
     "Prompt",
     "Rollout",
     "Sample",
@@ -56,6 +63,8 @@ __all__ = [
     "StreamKey",
     "Trace",
     "Watchers",
+    "follow",
+    "open_run",
     "train",
 ]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from muster.config import from_mapping, is_name
 from muster.errors import ConfigError
 from muster.files import make_folder, write_atomic
+from muster.notebook.following import Following, is_notebook
 from muster.records import StepReport
 from muster.run import Watchers, run
 from muster.store import choose_name
@@ -24,13 +25,15 @@ def train(
     reward: str | RewardFunction | Sequence[str | RewardFunction],
     name: str | None = None,
     watchers: Watchers | None = None,
+    show: bool | None = None,
     **sections: Settings,
 ) -> list[StepReport]:
     """Trains to the end and returns every step's report; the run's folder holds the rest.
 
     `data` is a path, a hub id, or rows with a `prompt`, which are kept beside the run. `reward` is a
     name or a function, or several. Other settings go by section:
-    `train(..., optim={"lr": 3e-5}, run={"steps": 20})`. Raises ConfigError or DataError before a
+    `train(..., optim={"lr": 3e-5}, run={"steps": 20})`. `show` draws how the run is going, in one place;
+    without it, that is done in a notebook. Raises ConfigError or DataError before a
     model is loaded.
     """
     settings = {section: dict(values) for section, values in sections.items()}
@@ -44,7 +47,12 @@ def train(
     settings.setdefault("model", {})["path"] = model
     settings.setdefault("data", {})["path"] = _data_path(data, runs, chosen)
     settings.setdefault("reward", {})["use"] = [use if isinstance(use, str) else spec_of(use) for use in uses]
-    return list(run(from_mapping(settings), watchers=watchers, rewards=uses))
+    config = from_mapping(settings)
+    if not (is_notebook() if show is None else show):
+        return list(run(config, watchers=watchers, rewards=uses))
+    with Following(chosen, config.run.steps) as shown:
+        told = watchers or Watchers(say=shown.say, progress=shown.progress)
+        return list(shown.through(run(config, watchers=told, rewards=uses)))
 
 
 def spec_of(function: RewardFunction) -> str:

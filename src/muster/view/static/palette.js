@@ -1,8 +1,9 @@
 // Colours that stay apart for colour-blind eyes (after Okabe and Ito), each with a dash and a sign of its own.
+// The tables are strict JSON: figures in notebooks have the same (muster.notebook.panels).
 
-const LIGHT = ["#0b6fb3", "#c2500a", "#00806a", "#9c4a83", "#8a6d00", "#3f88c5", "#a33", "#4a4a4a"];
+export const LIGHT = ["#0b6fb3", "#c2500a", "#00806a", "#9c4a83", "#8a6d00", "#3f88c5", "#a33", "#4a4a4a"];
 const DARK = ["#5ab4f0", "#f0904a", "#3cc8a4", "#e08bc4", "#e0c24a", "#9ecbf0", "#f08080", "#bdbdbd"];
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "2px,6px"];
+export const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "2px,6px"];
 const SIGNS = ["\u25cf", "\u25b2", "\u25a0", "\u25c6", "\u25bc", "\u2605", "\u271a", "\u25cb"];
 export const PATTERNS = ["", "/", "x", ".", "\\", "-", "|", "+"];
 

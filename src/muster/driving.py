@@ -1,7 +1,7 @@
 """The steps of a run, each stored, with checkpoints where they are due and a stop where one is asked for."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 from muster.assemble import Say
@@ -13,8 +13,9 @@ from muster.errors import EngineLostError
 from muster.keeping import Keeper, Schedule, standing
 from muster.records import StepReport
 from muster.runstate import Session
-from muster.store import RunStore
+from muster.store import RunStore, read_meta
 from muster.tracing import traced
+from muster.trackers import Trackers, tracked_run
 
 TRACE = "trace.json"
 """File of the run folder that a profile goes to."""
@@ -66,12 +67,39 @@ def drive(
     """Stores every report, saves checkpoints where they are due, and stops where asked to."""
     if profile:
         reports = traced(reports, store.folder / TRACE, session.clock, told.say)
-    with closing(reports):
-        yield from _keep(reports, session, config, store, told)
+    with closing(reports), _tracking(session, config, store, told.say) as trackers:
+        yield from _keep(reports, session, config, store, told, trackers)
+
+
+@contextmanager
+def _tracking(session: Session, config: Config, store: RunStore, say: Say) -> Generator[Trackers]:
+    """The run's trackers, who are given some time at its end to send what is left."""
+    started = str(read_meta(store.folder).get("started", ""))
+    settings = config.model_dump(mode="json")
+    step = session.state.step
+    run = tracked_run(store.folder, started, settings, step + 1 if step else 0)
+    trackers = Trackers(config.run.trackers, run)
+    try:
+        yield trackers
+    finally:
+        with suppress(OSError):
+            _tell(trackers.close(), session.state.step, store, say)
+
+
+def _tell(troubles: Sequence[str], step: int, store: RunStore, say: Say) -> None:
+    """Says what went wrong beside the run, and writes it into its events."""
+    for text in troubles:
+        store.append_event("warning", step=step, text=text)
+        say(text)
 
 
 def _keep(
-    reports: Iterable[StepReport], session: Session, config: Config, store: RunStore, told: Watchers
+    reports: Iterable[StepReport],
+    session: Session,
+    config: Config,
+    store: RunStore,
+    told: Watchers,
+    trackers: Trackers,
 ) -> Iterator[StepReport]:
     keeper = Keeper(session, store, schedule_of(config), told.say)
     watch = Watch(store.folder)
@@ -83,6 +111,7 @@ def _keep(
             found = watch.add(report, is_last=is_last)
         for finding in found:
             store.append_event("finding", step=step, **finding.to_plain())
+        _tell(trackers.take(report, found), step, store, told.say)
         pauses = [finding.name for finding in found if finding.name in config.run.pause_on]
         stops = _all_stop(session, report, bool(pauses) or told.should_stop())
         is_saved = keeper.after(report, is_asked=stops)

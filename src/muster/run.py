@@ -30,6 +30,7 @@ from muster.runstate import Run, Session
 from muster.selfcheck import self_check
 from muster.snapshot import agree, products, restore
 from muster.store import TOKENIZER, RunStore, collect_meta, read_metrics
+from muster.trackers import refuse_unusable
 
 TOLERANCE = 1e-3
 """Nats by which paths that must agree may differ at start, in float32."""
@@ -129,6 +130,7 @@ def _carried_out(
 ) -> Generator[StepReport]:
     """The run from its folder to its exported model."""
     _refuse_unknown(config.run.pause_on)
+    refuse_unusable(config.run.trackers)
     folder = folder_of(config)
     with ExitStack() as stack:
         stack.enter_context(joined())

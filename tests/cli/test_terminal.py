@@ -18,16 +18,18 @@ def config(**run: object) -> Config:
             "model": {"path": "m"},
             "data": {"path": "d"},
             "reward": {"use": "json_extraction"},
-            "run": {"steps": 8, "table_every": 0, **run},
+            "run": {"steps": 8, **run},
         }
     )
 
 
-def printed(reports: list[StepReport], settings: Config, *, terminal: bool = False) -> tuple[str, str]:
+def printed(
+    reports: list[StepReport], settings: Config, *, terminal: bool = False, table_every: int = 0
+) -> tuple[str, str]:
     """What goes to stdout and to stderr."""
     out, err = io.StringIO(), io.StringIO()
     console = Console(file=out, width=120, force_terminal=terminal)
-    with TrainView(settings, console, Console(file=err, width=120)) as view:
+    with TrainView(settings, console, Console(file=err, width=120), table_every=table_every) as view:
         view.progress("load", 0, 0)
         view.say("reward json_extraction: per completion")
         for report in reports:
@@ -64,7 +66,7 @@ def test_an_evaluation_is_a_line_with_its_interval(reports: list[StepReport]):
 
 
 def test_a_table_shows_a_good_and_a_bad_sample_and_those_that_reached_one(reports: list[StepReport]):
-    out, _ = printed(reports, config(table_every=4))
+    out, _ = printed(reports, config(), table_every=4)
     assert "step 4: samples, 7 of 8 reached 1.0" in out
     assert '{"name": "Ada", "age": "36"}' in out
     assert '{"name": "Ada", "city": "Rome"}' in out
@@ -74,7 +76,7 @@ def test_a_table_shows_a_good_and_a_bad_sample_and_those_that_reached_one(report
 def test_model_text_never_steers_the_terminal(reports: list[StepReport]):  # B74
     group, traces = reports[1].groups[0], reports[1].traces[0]
     hostile = replace(reports[1], groups=(replace(group, rollouts=group.rollouts[:1]),), traces=(traces[:1],))
-    out, err = printed([hostile], config(table_every=1))
+    out, err = printed([hostile], config(), table_every=1)
     unwrapped = "".join(line.split("│")[4].strip() for line in out.splitlines() if line.startswith("│"))
     assert "\\x1b[2J\\x1b]0;owned\\x07[bold]not" in unwrapped
     assert "markup[/bold]\\u202eevil\\x00" in unwrapped

@@ -291,7 +291,7 @@ OTHER = {
         "run.keep": 7,
         "run.save_every": 7,
         "run.on_full_disk": "go_on",
-        "run.table_every": 7,
+        "run.trackers": "tensorboard",
         "run.pause_on": "plateau",
         "run.budget_tokens": 7,
     }.items()

@@ -72,7 +72,7 @@ def life() -> dict[str, str]:
     """Trains, shows and resumes in the current directory; what the three printed."""
     printed: dict[str, str] = {}
     calls = {
-        "train": ["train", "rün.toml", "--run.table_every", "1"],
+        "train": ["train", "rün.toml", "--table-every", "1"],
         "show": ["show", "ein Lauf — 1"],
         "resume": ["train", "rün.toml", "--resume", "--run.steps", "3"],
     }
@@ -230,7 +230,7 @@ def test_a_locale_that_is_not_utf8_changes_no_file(locale: dict[str, str], place
         text = text.replace(odd, name)
     (plain / "run.toml").write_text(text.replace("[data]", '[data]\nsystem = "über 连续"'), encoding="utf-8")
     calls = [
-        ["train", "run.toml", "--run.table_every", "1"],
+        ["train", "run.toml", "--table-every", "1"],
         ["show", "a run"],
         ["show", "a run", "--prompts"],
         ["train", "run.toml", "--resume", "--run.steps", "3"],

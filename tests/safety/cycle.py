@@ -51,7 +51,6 @@ prompts = 3
 name = "{NAME}"
 steps = 2
 save_every = 1
-table_every = 1
 budget_tokens = 512
 threads = 1
 """,
@@ -64,7 +63,7 @@ def calls() -> dict[str, Sequence[str]]:
     run = f"runs/{NAME}"
     secret = "--reward.options.telling.api_key"
     return {
-        "train": ["train", "run.toml"],
+        "train": ["train", "run.toml", "--table-every", "1"],
         "resume": ["train", "run.toml", "--resume", "--run.steps", "3"],
         "resume_json": ["train", "run.toml", "--resume", "--run.steps", "4", "--json"],
         "used": ["train", "run.toml"],

@@ -73,8 +73,16 @@ class History:
 class TrainView:
     """Prints a run as it goes; steps on stdout, what is said around them on stderr."""
 
-    def __init__(self, config: Config, console: Console | None = None, log: Console | None = None) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: Config,
+        console: Console | None = None,
+        log: Console | None = None,
+        *,
+        table_every: int = 5,
+    ) -> None:
+        """`table_every` is steps between tables of samples; 0 for none."""
+        self._config, self._table_every = config, table_every
         self._console = console or PatientConsole()
         self._log = log or PatientConsole(stderr=True)
         self._history = History(config)
@@ -120,8 +128,8 @@ class TrainView:
             self.say(f"step {report.step}: {warning}")
         if report.eval:
             self._print(eval_line(report.step, report.eval.metrics))
-        every = self._config.run.table_every
-        if every and report.groups and report.step % every == 0:
+        every = self._table_every
+        if every > 0 and report.groups and report.step % every == 0:
             self._console.print(step_table(report))
 
     def _print(self, line: str) -> None:

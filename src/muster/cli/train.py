@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from muster.cli.flags import Json, Overrides, about, as_mapping
 from muster.errors import ConfigError
 
+TABLE_EVERY = 5
+"""Steps between tables of samples."""
+
 if TYPE_CHECKING:
+    from muster.cli.terminal import JsonView, SilentView, TrainView
     from muster.config import Config
 
 
@@ -22,6 +26,9 @@ def train(
         bool,
         about("Exit with 75 once a signal has stopped and saved the run, and go on with it if it is there."),
     ] = False,
+    table_every: Annotated[
+        int, about("Steps between tables of samples on the terminal; 0 prints none.")
+    ] = TABLE_EVERY,
     profile: Annotated[bool, about("Write a trace of two steps, trace.json, into the run's folder.")] = False,
     json: Json = False,
     overrides: Overrides = (),
@@ -44,7 +51,14 @@ def train(
     """
     settings = as_mapping(overrides)
     return carry_out(
-        source_of(file), settings, stem_of=file, resume=resume, requeue=requeue, profile=profile, as_json=json
+        source_of(file),
+        settings,
+        stem_of=file,
+        resume=resume,
+        requeue=requeue,
+        profile=profile,
+        as_json=json,
+        table_every=table_every,
     )
 
 
@@ -57,6 +71,7 @@ def carry_out(
     requeue: bool,
     profile: bool,
     as_json: bool,
+    table_every: int = TABLE_EVERY,
 ) -> int:
     """Trains on the configuration of a file with flags on top; the exit code.
 
@@ -77,22 +92,37 @@ def carry_out(
             config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
         folder = Path(config.run.dir) / str(config.run.name)
         goes_on = resume or (requeue and bool(decided_by_first(folder.exists)))
-        return _watched(config, folder, resume=goes_on, requeue=requeue, profile=profile, as_json=as_json)
+        view = _view(config, table_every=table_every, as_json=as_json)
+        return _watched(config, folder, view, resume=goes_on, requeue=requeue, profile=profile)
+
+
+def _view(config: "Config", *, table_every: int, as_json: bool) -> "TrainView | JsonView | SilentView":
+    """Where the steps are printed; of several processes the first speaks."""
+    from muster.cli.terminal import JsonView, SilentView, TrainView
+    from muster.dist import is_first
+
+    if not is_first():
+        return SilentView()
+    return JsonView() if as_json else TrainView(config, table_every=table_every)
 
 
 def _watched(
-    config: "Config", folder: Path, *, resume: bool, requeue: bool, profile: bool, as_json: bool
+    config: "Config",
+    folder: Path,
+    view: "TrainView | JsonView | SilentView",
+    *,
+    resume: bool,
+    requeue: bool,
+    profile: bool,
 ) -> int:
-    """Trains, shows how it goes, and returns the exit code; of several processes the first speaks."""
+    """Trains, shows how it goes, and returns the exit code."""
     from muster.cli.findings import Pausing
     from muster.cli.outcome import print_outcome
     from muster.cli.output import PatientConsole
     from muster.cli.stopping import Stopping
-    from muster.cli.terminal import JsonView, SilentView, TrainView
-    from muster.dist import is_first
+    from muster.cli.terminal import TrainView
     from muster.store import was_stopped
 
-    view = SilentView() if not is_first() else JsonView() if as_json else TrainView(config)
     # After the configuration is known to be right: this waits for torch.
     with view, Stopping(view.say, requeue=requeue) as stopping:
         view.progress("load", 0, 0)
@@ -102,7 +132,7 @@ def _watched(
         watchers = Watchers(say=view.say, progress=view.progress, should_stop=asks, found=pausing.take)
         for report in run(config, resume=resume, watchers=watchers, profile=profile):
             view.show(report)
-    if is_first() and not as_json:
+    if isinstance(view, TrainView):
         print_outcome(folder, PatientConsole())
     return (stopping.exit_code or pausing.exit_code) if was_stopped(folder) else 0
 

@@ -25,7 +25,7 @@ HARMLESS = frozenset(
         "run.on_full_disk",
         "run.pause_on",
         "run.save_every",
-        "run.table_every",
+        "run.trackers",
     }
 )
 # A reward that broke a run is mended before the run goes on. What it scored before stays as it is.

@@ -39,9 +39,7 @@ def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Confi
     """
     flags = overrides or {}
     folders = [path.parent, Path()] if path else []
-    tree = cast("Tree", resolved(frozen(_read(path)), "", folders)) if path else {}
-    if path and (path.parent / "meta.json").is_file():
-        tree = as_named_now(tree)
+    tree = cast("Tree", resolved(frozen(_settings(path)), "", folders)) if path else {}
     put_flags(tree, flags, [Path()])
     return _validated(tree, str(path) if path else "command line", flags)
 
@@ -53,6 +51,12 @@ def from_mapping(values: Mapping[str, Mapping[str, object]]) -> Config:
     """
     tree = cast("Tree", resolved(frozen(values), "", [Path()]))
     return _validated(tree, "configuration", {})
+
+
+def _settings(path: Path) -> Tree:
+    """The file's content; that of a run's folder under the names that settings have now."""
+    tree = _read(path)
+    return as_named_now(tree) if (path.parent / "meta.json").is_file() else tree
 
 
 def _read(path: Path) -> Tree:

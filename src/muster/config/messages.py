@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from muster.config.describing import allowed, field_at, fields, table_model
-from muster.config.moved import MOVED
+from muster.config.moved import GONE, MOVED
 from muster.config.sections import Config
 from muster.config.toml import toml_value
 from muster.redaction import HIDDEN, is_secret_name, redacted, without_secrets
@@ -128,8 +128,11 @@ def _missing(keys: tuple[str, ...]) -> Iterator[Problem]:
 
 def _unknown(keys: tuple[str, ...], value: object) -> Problem:
     """A key that isn't one, with the nearest that is."""
-    if moved := MOVED.get(".".join(keys)):
+    path = ".".join(keys)
+    if moved := MOVED.get(path):
         return Problem(keys, f"= {_shown_at(keys, value)} has moved: write {moved} = {shown(value)}")
+    if instead := GONE.get(path):
+        return Problem(keys, f"= {_shown_at(keys, value)} is no setting any more: {instead}")
     given = f"= {_shown_at(keys, value)} is unknown"
     nearest = _nearest(".".join(keys))
     if nearest:

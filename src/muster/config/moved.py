@@ -10,15 +10,21 @@ MOVED: Mapping[str, str] = {
 }
 """By its old path, where a setting went, with its value."""
 
+GONE: Mapping[str, str] = {
+    "run.table_every": "it is said as a run is started. Take it out, and use: muster train --table-every N"
+}
+"""By its old path, what a setting has become that is none any more."""
+
 _OPTIONS = ("betas", "eps")
 _WARMUPS = ("warmup_steps", "warmup_ratio")
 
 
 def as_named_now(tree: Mapping[str, object]) -> dict[str, object]:
     """What a run recorded under old names, under those of now; a run that is over can't be edited."""
+    tree = {name: _without_gone(name, table) for name, table in tree.items()}
     optim = tree.get("optim")
     if not isinstance(optim, Mapping):
-        return dict(tree)
+        return tree
     new = {name: value for name, value in optim.items() if name not in (*_OPTIONS, *_WARMUPS)}
     if any(name in optim for name in _WARMUPS):
         new["warmup"] = optim.get("warmup_steps") or optim.get("warmup_ratio") or 0
@@ -26,3 +32,9 @@ def as_named_now(tree: Mapping[str, object]) -> dict[str, object]:
         given = optim.get("options")
         new["options"] = {**options, **(given if isinstance(given, Mapping) else {})}
     return {**tree, "optim": new}
+
+
+def _without_gone(section: str, table: object) -> object:
+    if not isinstance(table, Mapping):
+        return table
+    return {name: value for name, value in table.items() if f"{section}.{name}" not in GONE}

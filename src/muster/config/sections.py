@@ -270,8 +270,8 @@ class RunConfig(Section):
     """Threads of a CPU run; without it, what torch chooses."""
     budget_tokens: Positive | None = None
     """Tokens of one forward pass in training; without it, what the memory there is allows."""
-    table_every: Count = 5
-    """Steps between tables of samples on the terminal; 0 prints none."""
+    trackers: NoNames = ()
+    """Where metrics, findings and samples are sent, too: `wandb`, `trackio`, `tensorboard`."""
     pause_on: NoNames = ()
     """Findings at which the run saves a checkpoint and stops: `mode-collapse`, `reward-hacking` ..."""
 

@@ -108,7 +108,7 @@ class Following:
         self._surface = surface or (Page() if is_notebook() else Terminal())
         self._lines: list[Line] = []
         self._timings: list[Line] = []
-        self._events: list[Line] = [{"kind": "start"}]
+        self._is_over = False
         self._notes: list[str] = []
         self._drawn = 0.0
         self._doing = ""
@@ -148,13 +148,15 @@ class Following:
 
     def end(self) -> None:
         """The run is over."""
-        self._events.append({"kind": "end"})
+        self._is_over = True
         self._doing = ""
         self._draw()
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()
-        status = status_of(self._lines, self._timings, self._events, self._plan, 0.0)
+        status = status_of(
+            self._lines, self._timings, "finished" if self._is_over else "running", self._plan, 0.0
+        )
         columns = to_columns(self._lines, self._timings, [], 1.0) if self._lines else {}
         card = Card(self._name, status, NamedColumns(self._name, columns), self._notes[-5:])
         self._surface.show(card, self._doing)

@@ -24,8 +24,9 @@ class RunFigure(go.Figure):
     numbers there, which JupyterLab and VS Code draw, and beside them a picture for every other viewer.
     """
 
-    # IPython would ask this first, and plotly's writes to the page itself.
+    # IPython would ask these, too: plotly's write to the page itself, and name a script elsewhere.
     _ipython_display_ = None  # pyright: ignore[reportAssignmentType]
+    _repr_html_ = None  # pyright: ignore[reportAssignmentType]
     _drawing: Drawing | None = None
 
     def drawn_as(self, drawing: Drawing) -> "RunFigure":

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from muster.doctor import Finding, course_of, examine
 from muster.errors import CheckpointError, ConfigError, MusterError
+from muster.escaping import escape_text
 from muster.nearest import did_you_mean
 from muster.notebook.card import Card, state_line
 from muster.notebook.drawing import Drawing, draw
@@ -181,7 +182,7 @@ class OpenRun:
             said = state_line(self.status)
         except (MusterError, OSError) as error:
             said = f"can't be read: {error}"
-        return f"OpenRun({str(self.folder)!r}): {said}"
+        return f"OpenRun({escape_text(self.name)!r}): {said}"
 
     def _repr_html_(self) -> str:
         """A card: state, key numbers, small curves, findings."""

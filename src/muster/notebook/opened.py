@@ -14,7 +14,7 @@ from muster.nearest import did_you_mean
 from muster.notebook.card import Card, state_line
 from muster.notebook.drawing import Drawing, draw
 from muster.notebook.figures import RunFigure, figure_of
-from muster.notebook.panels import NamedColumns, chosen_panels
+from muster.notebook.panels import Columns, NamedColumns, chosen_panels
 from muster.notebook.samples import Samples, best_and_worst
 from muster.notebook.tables import LIGHT, TOKENS, frame, joined, numbers_table, rollouts_table, rows_table
 from muster.store import Line, eval_file, read_config, read_events, rollouts_file
@@ -127,7 +127,7 @@ class OpenRun:
             there = self._files.steps(held_out=held_out)
             steps = there[-1:]
         if isinstance(steps, int):
-            return self._step(steps, held_out=held_out, tokens=tokens)
+            return _step_table(self._files, steps, held_out=held_out, tokens=tokens)
         return joined(list(self.each_step(steps, held_out=held_out, tokens=tokens)))
 
     def rollouts_frame(
@@ -147,7 +147,7 @@ class OpenRun:
         wanted = there if steps is None else sorted(set(steps) & set(there))
         for step in wanted:
             try:
-                table = self._step(step, held_out=held_out, tokens=tokens)
+                table = _step_table(self._files, step, held_out=held_out, tokens=tokens)
             except CheckpointError as error:
                 warnings.warn(f"step {step} is left out: {error}", stacklevel=2)
                 continue
@@ -187,17 +187,9 @@ class OpenRun:
     def _repr_html_(self) -> str:
         """A card: state, key numbers, small curves, findings."""
         try:
-            return self._card().html()
+            return _card(self._view, self._columns()).html()
         except (MusterError, OSError) as error:
             return Card(self.name, {}, NamedColumns(self.name, {}), [f"can't be read: {error}"]).html()
-
-    def _card(self) -> Card:
-        info = self._view.info()
-        found = [f"{entry['name']}: {entry['text']}" for entry in info["findings"]]
-        broken = [f"{info['num_broken']} broken lines are left out"] if info["num_broken"] else []
-        return Card(
-            self.name, info["status"], NamedColumns(self.name, self._columns()), [*found[:8], *broken]
-        )
 
     def _columns(self) -> dict[str, list[float | None]]:
         return self._view.curves(0, -1)["columns"]
@@ -205,14 +197,24 @@ class OpenRun:
     def _charted(self, beside: Sequence["OpenRun"]) -> list[NamedColumns]:
         return [NamedColumns(run.name, run._columns()) for run in (self, *beside)]
 
-    def _step(self, step: int, *, held_out: bool, tokens: bool) -> pa.Table:
-        if self.kind == "trl":
-            rows = self._files.rows(step, held_out=held_out)
-            return rollouts_table(step, rows_table(rows), tokens=tokens)
-        path = (eval_file if held_out else rollouts_file)(self.folder, step)
-        if not path.is_file():
-            there = self._files.steps(held_out=held_out)
-            steps = f"{there[0]} to {there[-1]}" if there else "none"
-            raise ConfigError(f"{path.parent} holds no step {step}; steps there: {steps}.")
-        columns = (*LIGHT, *(TOKENS if tokens else ("completion_ids",)))
-        return rollouts_table(step, read_columns(path, columns), tokens=tokens)
+
+def _step_table(files: RunFiles, step: int, *, held_out: bool, tokens: bool) -> pa.Table:
+    """The rollouts of a step, of whatever trainer."""
+    source = files.source
+    if source.kind == "trl":
+        return rollouts_table(step, rows_table(files.rows(step, held_out=held_out)), tokens=tokens)
+    path = (eval_file if held_out else rollouts_file)(source.folder, step)
+    if not path.is_file():
+        there = files.steps(held_out=held_out)
+        steps = f"{there[0]} to {there[-1]}" if there else "none"
+        raise ConfigError(f"{path.parent} holds no step {step}; steps there: {steps}.")
+    columns = (*LIGHT, *(TOKENS if tokens else ("completion_ids",)))
+    return rollouts_table(step, read_columns(path, columns), tokens=tokens)
+
+
+def _card(view: RunView, columns: Columns) -> Card:
+    """The run's card, its findings as they were told, and how much of it can't be read."""
+    info, name = view.info(), view.source.name
+    found = [f"{entry['name']}: {entry['text']}" for entry in info["findings"]]
+    broken = [f"{info['num_broken']} broken lines are left out"] if info["num_broken"] else []
+    return Card(name, info["status"], NamedColumns(name, columns), [*found[:8], *broken])

@@ -118,7 +118,7 @@ def records_of(path: Path) -> Iterator[bytes]:
 def test_wandb_holds_every_number_of_the_metrics(told: Told):
     from wandb.proto import wandb_internal_pb2
 
-    lines: dict[float, dict[str, float]] = {}
+    lines: dict[float, dict[Any, float]] = {}
     ids: set[str] = set()
     configs: list[str] = []
     for path in sorted((told.folder / "wandb").glob("offline-run-*/run-*.wandb")):
@@ -150,7 +150,7 @@ def test_trackio_holds_every_number_of_the_metrics(told: Told):
     lines: dict[int, dict[Any, float]] = {}
     for entry in storage.get_logs("muster", name):
         numbers = {key: value for key, value in entry.items() if isinstance(value, int | float)}
-        lines.setdefault(entry["step"], {}).update(numbers)
+        lines[entry["step"]] = {**lines.get(entry["step"], {}), **numbers}
     assert [lines[step] for step in sorted(lines)] == sent_lines(told.folder)
     assert any("samples" in entry for entry in storage.get_logs("muster", name))
     assert told.trackio.is_dir()

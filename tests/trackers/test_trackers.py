@@ -118,7 +118,7 @@ def records_of(path: Path) -> Iterator[bytes]:
 def test_wandb_holds_every_number_of_the_metrics(told: Told):
     from wandb.proto import wandb_internal_pb2
 
-    lines: dict[float, dict[Any, float]] = {}
+    lines: dict[float, dict[Any, Any]] = {}
     ids: set[str] = set()
     configs: list[str] = []
     for path in sorted((told.folder / "wandb").glob("offline-run-*/run-*.wandb")):

@@ -77,9 +77,10 @@ class OpenRun:
         return status
 
     @property
-    def config(self) -> Mapping[str, object]:
+    def config(self) -> dict[str, Line]:
         """The run's settings by section; empty where it has none."""
-        return read_config(self.folder).tables
+        stored = read_config(self.folder)
+        return {name: stored.table(name) for name in stored.tables}
 
     def metrics(self) -> pa.Table:
         """A row per step: every number of its metrics, seconds by phase, shares of groups by their signal."""

@@ -31,7 +31,7 @@ def _stats(logits, temperature=1.0, entropy_gradient=True):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_gradients_equal_finite_differences(temperature):
-    assert torch.autograd.gradcheck(lambda x: tuple(_stats(x, temperature)), _logits())
+    assert torch.autograd.gradcheck(lambda x: _stats(x, temperature)[:2], _logits())
     assert torch.autograd.gradcheck(lambda x: _stats(x, temperature).entropy, _logits())
     assert torch.autograd.gradcheck(lambda x: _stats(x, temperature, False).logprobs, _logits())
 

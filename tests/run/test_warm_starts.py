@@ -176,7 +176,7 @@ def test_every_verb_that_reads_a_run_reads_it(whole: Path, capsys: pytest.Captur
 def test_the_step_line_follows_the_loss(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pairs = str(rows(place / "pairs.jsonl", PAIRS))
     arguments = ["sft", pairs, "--model.path", str(place / "model"), "--run.dir", str(tmp_path)]
-    assert main([*arguments, "--run.table_every", "1"]) == 0
+    assert main([*arguments, "--table-every", "1"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"step 1/?\S*  loss [\d.]+ \S+  length 4  accuracy [\d.]+  entropy", out)
     assert "mean logprob" in out

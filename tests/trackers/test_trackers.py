@@ -301,7 +301,7 @@ def test_a_run_keeps_its_identity_and_another_has_its_own():
 
 
 def test_the_setting_of_before_is_told_where_it_is_now(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"run.table_every = 5 is unknown: .* muster train --table-every N"):
+    with pytest.raises(ConfigError, match=r"table_every = 5 is no setting any more: .* --table-every N"):
         from_mapping(
             {
                 "model": {"path": "m"},

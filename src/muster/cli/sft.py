@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from muster.cli.flags import Json, Overrides, about, as_mapping
-from muster.cli.train import carry_out, source_of
+from muster.cli.train import TABLE_EVERY, carry_out, source_of
 from muster.errors import ConfigError
 
 
@@ -21,6 +21,9 @@ def sft(
         bool,
         about("Exit with 75 once a signal has stopped and saved the run, and go on with it if it is there."),
     ] = False,
+    table_every: Annotated[
+        int, about("Steps between tables of answers on the terminal; 0 prints none.")
+    ] = TABLE_EVERY,
     profile: Annotated[bool, about("Write a trace of two steps, trace.json, into the run's folder.")] = False,
     json: Json = False,
     overrides: Overrides = (),
@@ -44,7 +47,14 @@ def sft(
     is_toml = source is not None and (source.is_dir() or source.suffix == ".toml")
     file = source_of(source) if is_toml else None
     return carry_out(
-        file, settings, stem_of=source, resume=resume, requeue=requeue, profile=profile, as_json=json
+        file,
+        settings,
+        stem_of=source,
+        resume=resume,
+        requeue=requeue,
+        profile=profile,
+        as_json=json,
+        table_every=table_every,
     )
 
 

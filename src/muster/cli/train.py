@@ -71,7 +71,7 @@ def carry_out(
     requeue: bool,
     profile: bool,
     as_json: bool,
-    table_every: int = TABLE_EVERY,
+    table_every: int,
 ) -> int:
     """Trains on the configuration of a file with flags on top; the exit code.
 

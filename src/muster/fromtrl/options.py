@@ -190,7 +190,7 @@ GRPO_OPTIONS: Mapping[str, str] = {
     "use_bias_correction_kl": '`algo.kl`: `k3`, with `ratio = "differentiable"` where it is on',
     "log_completions": "none needed: every completion is kept",
     "log_multimodal": "none needed: every completion is kept",
-    "num_completions_to_print": "`run.table_every` for how often; three samples are shown",
+    "num_completions_to_print": "`muster train --table-every N` for how often; three samples are shown",
     "log_unique_prompts": "none needed: every completion is kept",
     "log_completions_hub_repo": "none: the run folder holds everything, `muster view` shows it",
     "use_transformers_continuous_batching": "none: an engine has options of its own, `engine.options`",

@@ -40,6 +40,11 @@ def joined() -> Generator[None]:
     from torch.distributed.rendezvous import rendezvous
 
     if torch.cuda.is_available():
+        if local_rank() >= torch.cuda.device_count():
+            raise ConfigError(
+                f"LOCAL_RANK is {local_rank()}, and there are {torch.cuda.device_count()} GPUs here. Start "
+                "as many processes a machine as it has GPUs, and let each see all of them."
+            )
         torch.cuda.set_device(local_rank())
     try:
         meeting, number, count = next(rendezvous("env://", timeout=PATIENCE))
@@ -55,7 +60,7 @@ def joined() -> Generator[None]:
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but the ranks can't meet: {error}. Start them by one "
-            "torchrun, accelerate launch or srun, which set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."
+            "torchrun or accelerate launch, or export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each."
         ) from error
     try:
         yield

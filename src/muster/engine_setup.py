@@ -22,6 +22,11 @@ def engine_options(config: Config) -> LocalOptions | VllmOptions:
             f"engine.kind is 'vllm' in a run of {world_size()} processes, each of which would load weights "
             'of its own into the servers. Train in one process, or set engine.kind = "local".'
         )
+    if config.model.quantize is not None:
+        raise ConfigError(
+            f"engine.kind is 'vllm' and model.quantize is {config.model.quantize!r}: servers would sample on "
+            "the base in full precision, another policy than the one that is trained. Leave one of them out."
+        )
     options, chosen = read_options(VllmOptions, config.engine.options), config.sampling
     refuse_unknown_sets(top_k=chosen.top_k, top_p=chosen.top_p, min_p=chosen.min_p)
     engine_key(options)

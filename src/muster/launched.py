@@ -12,12 +12,14 @@ def is_launched() -> bool:
 
 def local_rank() -> int:
     """Which of its machine's processes this one is."""
-    return _number("LOCAL_RANK", 0)
+    return _number("LOCAL_RANK", _number("SLURM_LOCALID", 0))
 
 
 def local_size() -> int:
     """How many of the processes run on this machine."""
-    return max(1, _number("LOCAL_WORLD_SIZE", 1))
+    if not is_launched():
+        return 1
+    return max(1, _number("LOCAL_WORLD_SIZE", _number("SLURM_NTASKS_PER_NODE", 1)))
 
 
 def _number(name: str, default: int) -> int:

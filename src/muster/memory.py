@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedConfig
 
+from muster.launched import local_size
+
 CGROUP = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 SHARE = 0.5
@@ -24,7 +26,9 @@ def available_bytes(device: torch.device, *, cgroup: Path = CGROUP, proc: Path =
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     left = [_left_in(folder) for folder in _memory_cgroups(cgroup, proc)]
-    return min([_meminfo_available(proc), *(number for number in left if number is not None)])
+    there = min([_meminfo_available(proc), *(number for number in left if number is not None)])
+    # The processes of a machine that train together share what it has.
+    return there // local_size()
 
 
 def peak_bytes(device: torch.device) -> int | None:

@@ -81,8 +81,9 @@ class Int8(NamedTuple):
     def of(cls, weight: Tensor) -> "Int8":
         """The weight, quantised where it lies."""
         functional = require_bitsandbytes("model.quantize 'int8'").functional
-        codes, scales, _ = functional.int8_vectorwise_quant(weight)
-        return cls(codes, scales)
+        # On the CPU whatever the device: its kernel takes float32, and gives the same bits everywhere.
+        codes, scales, _ = functional.int8_vectorwise_quant(weight.cpu())
+        return cls(codes.to(weight.device), scales.to(weight.device))
 
     def whole(self) -> Tensor:
         """[O I] in float32."""

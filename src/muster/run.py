@@ -1,7 +1,7 @@
 """A configuration driven to its end: objects, loop, store, checkpoints, and the exported model."""
 
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from muster.assemble import Say
 from muster.clock import Progress
 from muster.config import Config, fingerprints, to_toml
 from muster.dist import decided_by_first, is_first, joined, together, world_size
-from muster.doctor import KINDS
+from muster.doctor import KINDS, WARM_START_KINDS
 from muster.driving import Watchers, accompany, drive
 from muster.engines.vllm import VllmEngine
 from muster.errors import ConfigError
@@ -129,7 +129,7 @@ def _carried_out(
     method: Method[Materials, Objects], config: Config, resume: bool, told: Watchers, profile: bool
 ) -> Generator[StepReport]:
     """The run from its folder to its exported model."""
-    _refuse_unknown(config.run.pause_on)
+    _refuse_unknown(config.run.pause_on, WARM_START_KINDS if config.is_warm_start else KINDS)
     refuse_unusable(config.run.trackers)
     folder = folder_of(config)
     with ExitStack() as stack:
@@ -196,13 +196,13 @@ def _failures_noted(store: RunStore, say: Say) -> Generator[None]:
         raise
 
 
-def _refuse_unknown(names: Sequence[str]) -> None:
-    """Refuses a finding to pause on that the doctor does not have."""
+def _refuse_unknown(names: Sequence[str], known: Collection[str]) -> None:
+    """Refuses a finding to pause on that the doctor can't make of such a run."""
     for name in names:
-        if name not in KINDS:
+        if name not in known:
             raise ConfigError(
-                f"run.pause_on names {name!r}, which no finding has.{did_you_mean(name, KINDS)} "
-                f"There are: {', '.join(KINDS)}."
+                f"run.pause_on names {name!r}, which no finding has.{did_you_mean(name, known)} "
+                f"There are: {', '.join(known)}."
             )
 
 

@@ -130,9 +130,12 @@ def _refuse_above(
     }
     if wrong:
         suspects = {name: looks[name]() if name in looks else SUSPECTS[name] for name in wrong}
-        listed = "; ".join(f"{name} is {value:.3g}: {suspects[name]}" for name, value in wrong.items())
+        listed = "; ".join(
+            f"{name} is {value:.3g}: {suspects[name]} (allowed: {own.get(name, tolerance):g})"
+            for name, value in wrong.items()
+        )
         raise ModelError(
-            f"the start-up check found differences above {tolerance} on this "
+            f"the start-up check found differences that are too large on this "
             f"{policy.base.config.model_type} model, and training on them would be wrong. {listed}."
         )
     return check

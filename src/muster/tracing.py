@@ -58,5 +58,10 @@ def _start(clock: Clock) -> profile:
 def _write(profiler: profile, path: Path, clock: Clock, say: Callable[[str], None]) -> None:
     clock.mark = nullcontext
     profiler.stop()
-    publish_by(lambda temporary: profiler.export_chrome_trace(str(temporary)), path)
+    try:
+        publish_by(lambda temporary: profiler.export_chrome_trace(str(temporary)), path)
+    except OSError as error:
+        # A run goes on without its trace.
+        say(f"no trace was written: {error}")
+        return
     say(f"trace written to {path}: open it in Perfetto, or chrome://tracing")

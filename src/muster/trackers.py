@@ -10,6 +10,7 @@ import importlib.util
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -28,6 +29,8 @@ MAX_WAITING = 1_000
 """Things that wait for a slow tracker; beyond, it is left alone."""
 CLOSE_S = 30.0
 """Seconds that the end of a run waits for its trackers."""
+_SPAN = 4096
+"""Characters behind a text that is cut, in which a secret may end."""
 SAMPLES_EVERY = 10
 """Steps between tables of samples; the first step and each evaluation have one, too."""
 NUM_SAMPLES = 4
@@ -84,7 +87,7 @@ class Wandb:
         # The run's own files say what it ran on, redacted; wandb's copy of the command line is not.
         settings = wandb.Settings(
             silent=True, console="off", disable_git=True, disable_code=True, save_code=False,
-            x_disable_meta=True, x_disable_machine_info=True, x_disable_stats=True,
+            x_disable_meta=True, x_disable_machine_info=True, x_disable_stats=True, host="muster",
         )  # fmt: skip
         self._table = wandb.Table
         self._run = wandb.init(
@@ -238,13 +241,16 @@ class Line:
         trouble, self._trouble = self._trouble, []
         return trouble
 
-    def close(self, seconds: float) -> None:
-        """Waits so long for what is left to be sent."""
+    def finish(self) -> None:
+        """Says that nothing more comes."""
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)
-        self._thread.join(seconds)
+
+    def close(self, left_s: float, given_s: float) -> None:
+        """Waits so long, of the time that all were given, for what is left to be sent."""
+        self._thread.join(left_s)
         if self._thread.is_alive() and not self._is_over:
-            self._give_up(f"was not done {seconds:.0f} s after the end of the run")
+            self._give_up(f"was not done {given_s:.0f} s after the end of the run")
 
     def _give_up(self, why: str) -> None:
         self._is_over = True
@@ -285,8 +291,11 @@ class Trackers:
 
     def close(self, seconds: float = CLOSE_S) -> list[str]:
         """Waits until all is sent, up to so many seconds; what has gone wrong, once."""
+        end = time.monotonic() + seconds
         for line in self._lines:
-            line.close(seconds)
+            line.finish()
+        for line in self._lines:
+            line.close(max(0.0, end - time.monotonic()), seconds)
         return self._trouble()
 
     def _send(self, what: Callable[[Tracker], None]) -> None:
@@ -315,7 +324,8 @@ def best_and_worst(groups: Sequence[Group]) -> list[Shown]:
 
 
 def _shown(text: str) -> str:
-    return redacted(escape_block(text[:MAX_CHARACTERS]))
+    # Redacted first: a secret that is cut, or whose signs are escaped, is no longer known as one.
+    return escape_block(redacted(text[: MAX_CHARACTERS + _SPAN])[:MAX_CHARACTERS])
 
 
 def _told(finding: Finding) -> str:

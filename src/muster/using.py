@@ -21,6 +21,7 @@ from muster.data import encode_prompts
 from muster.engine_setup import engine_options
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
+from muster.engines.vllm import VllmEngine
 from muster.errors import CheckpointError, ConfigError
 from muster.export import Gguf, Proof, export_model, form_of, model_card
 from muster.gather import without_end
@@ -28,7 +29,8 @@ from muster.inputs import load_held_out, load_training
 from muster.policy import Policy
 from muster.records import EvalReport, Message, Prompt, Sample, StreamKey
 from muster.rewards import check_columns
-from muster.run import Watchers
+from muster.run import TOLERANCE, TOLERANCE_LOW_PRECISION, Watchers
+from muster.selfcheck import self_check
 from muster.store import Line, held_out_scores, read_metrics
 
 PROBES = (
@@ -69,6 +71,17 @@ def evaluate(
         sampling = assemble.make_sampling(config, policy)
         collector = assemble.make_collector(config, policy, grader, 0, clock)
         with closing(collector.engine):
+            if isinstance(collector.engine, VllmEngine):
+                # Servers may hold anything: what they say is held against this policy first.
+                self_check(
+                    policy,
+                    collector.engine,
+                    items,
+                    sampling=sampling,
+                    reference=None,
+                    tolerance=TOLERANCE,
+                    engine_tolerance=TOLERANCE_LOW_PRECISION,
+                )
             return assemble.make_evaluation(config, items, sampling, num_steps=0).run(
                 int(place.checkpoint.name) if place.checkpoint else 0, collector, clock
             )

@@ -97,7 +97,9 @@ def prepare(config: Config, say: Say) -> Answers:
 def assemble(answers: Answers, policy: Policy, progress: Progress) -> WarmStart:
     """The warm start at its start: step 0, a fresh optimizer."""
     config = answers.config
-    policy.frozen.is_on = should_lay_out(linear_layers(policy.backbone, policy.head))
+    policy.frozen.is_on = policy.quantized is None and should_lay_out(
+        linear_layers(policy.backbone, policy.head)
+    )
     plan = make_plan(config, SFT, answers.num_steps)
     held_out = HeldOutAnswers(items=answers.held_out, every=config.eval.every, at_start=config.eval.at_start)
     return WarmStart(

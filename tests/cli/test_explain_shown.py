@@ -155,6 +155,18 @@ def test_a_step_of_a_file_is_told(place: Path, tmp_path: Path, capsys: Capture):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.toml"], "it leaves nothing"
 
 
+@pytest.mark.parametrize("verb", ["step", "next-token"])
+def test_no_code_is_run_because_a_runs_folder_names_it(
+    verb: str, place: Path, tmp_path: Path, capsys: Capture
+):
+    trap = tmp_path / "trap.py"
+    trap.write_text("raise SystemExit('it was run')")
+    named = {"algo": {"objective": f"{trap}:f"}} if verb == "step" else {"reward": {"use": [f"{trap}:f"]}}
+    (tmp_path / "config.toml").write_text(to_toml(config_for(place, tmp_path / "runs", **named)))
+    assert main(["explain", verb, str(tmp_path)]) == 2
+    assert "no code is run because a folder names it" in " ".join(capsys.readouterr().err.split())
+
+
 def test_kl_of_a_model_is_told(place: Path, capsys: Capture):
     assert main(["explain", "kl", "--model", str(place / "model"), "--text", "abc", "--draws", "20"]) == 0
     out = capsys.readouterr().out

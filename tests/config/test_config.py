@@ -331,6 +331,7 @@ def test_an_interval_is_steps_or_minutes(text: str, minutes: float | None):
         ("warmup_steps = 3\nwarmup_ratio = 0.0", 3),
         ("warmup_steps = 0\nwarmup_ratio = 0.25", 0.25),
         ("warmup_steps = 0\nwarmup_ratio = 0.0", 0),
+        ("warmup_steps = 0\nwarmup_ratio = 1.0", 1 - 2**-53),
     ],
 )
 def test_a_recorded_run_is_read_under_the_names_of_now(tmp_path: Path, recorded: str, now: float):
@@ -344,3 +345,6 @@ def test_a_recorded_run_keeps_its_optimizer_s_options(tmp_path: Path):
     (tmp_path / "config.toml").write_text(f"{SMALL}[optim]\nbetas = [0.9, 0.99]\neps = 1e-6\nlr = 0.5\n")
     optim = load(tmp_path / "config.toml").optim
     assert (optim.lr, dict(optim.options)) == (0.5, {"betas": (0.9, 0.99), "eps": 1e-6})
+    # Every run's file holds them; those of nobody's choice are left out, as in a run of now.
+    (tmp_path / "config.toml").write_text(f"{SMALL}[optim]\nbetas = [0.9, 0.999]\neps = 1e-8\n")
+    assert dict(load(tmp_path / "config.toml").optim.options) == {}

@@ -210,7 +210,7 @@ def test_messages_to_look_up_are_those_of_the_code():
     for title in ("Before the run", "During the run"):
         for fragment in first_cells(section("troubleshooting.md", title)):
             assert fragment in messages(), fragment
-    assert "`the start-up check found differences above`" in text
+    assert "`the start-up check found differences that are too large`" in text
     assert set(SUSPECTS) == set(first_cells(section("troubleshooting.md", "The start-up check")))
     for name, points_at in SUSPECTS.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))

@@ -1,5 +1,6 @@
 """A run that the doctor watches: findings as events, and a stop with a checkpoint where one was asked for."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,24 @@ def test_on_the_command_line_a_pause_is_exit_code_3(place: Path, tmp_path: Path,
     assert code == 3
     assert "! no-signal since step 1" in said
     assert "at no-signal; the checkpoint is whole" in said
+    again = ["train", str(tmp_path / "run.toml"), "--run.dir", str(tmp_path / "runs"), "--run.name", "x"]
+    # What starts a command again does not undo the pause.
+    assert main([*again, "--requeue"]) == 3
+    assert "was stopped at no-signal. --requeue alone does not go on" in capsys.readouterr().err
+
+
+def test_a_finding_at_a_step_that_is_done_again_is_told_again(place: Path):
+    config = toy_config(
+        place, **{**OUT_OF_REACH, "run": {"name": "twice", "pause_on": ["no-signal"], "steps": 8}}
+    )
+    last = [report.step for report in run(config)][-1]
+    folder = place / "runs" / "twice"
+    # As after a kill between the event and the checkpoint.
+    shutil.rmtree(folder / "checkpoints" / f"{last:06d}")
+    found: list[tuple[int, str]] = []
+    watchers = Watchers(found=lambda step, finding: found.append((step, finding.name)))
+    list(run(config, resume=True, watchers=watchers))
+    assert found == [(last, "no-signal")]
 
 
 def test_a_finding_that_does_not_exist_is_refused_before_anything_is_loaded(place: Path):

@@ -181,6 +181,21 @@ def test_a_server_that_failed_is_left_alone_twice_as_long_each_time(monkeypatch)
         now[0] = one.due + 0.01
 
 
+def test_an_answer_to_what_was_asked_before_a_fault_does_not_say_that_the_server_is_well():
+    """Its weights may be gone since: one request alone tries it, not all that wait."""
+    server = Server(Wire("http://h0"), 1.0)
+    fleet = Fleet([server], max_requests=9, patience_s=30.0, now=lambda: 100.0)
+    server.held = "weights 1"
+    assert [fleet.take(), fleet.take()] == [server, server]
+    fleet.failed(server, FaultError("broken"))
+    fleet.answered(server)
+    assert server.fault == "broken"
+    server.due, server.held = 0.0, "weights 1"
+    fleet.take()
+    fleet.answered(server)
+    assert server.fault is None
+
+
 def test_a_port_that_nobody_listens_on_is_told_as_such():
     engine = VllmEngine(tiny_policy(), VllmOptions(urls=("http://127.0.0.1:9",), patience_s=0.0))
     with pytest.raises(EngineLostError, match=r"http://127\.0\.0\.1:9 refuses connections"):

@@ -209,6 +209,8 @@ def test_a_loss_of_trl_is_the_same_choices_here(arguments, expected):
         ({"optim": "sgd", "max_grad_norm": 0}, "optim", {"name": "sgd", "max_grad_norm": 1e9}),
         ({"warmup_steps": 0.25}, "optim", {"warmup": 0.25}),
         ({"warmup_steps": 7}, "optim", {"warmup": 7}),
+        ({"warmup_steps": 20, "steps_per_generation": 8, "num_iterations": 2}, "optim", {"warmup": 2}),
+        ({"report_to": ["wandb", "tensorboard"]}, "run", {"trackers": ["wandb", "tensorboard"]}),
         (
             {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
             "optim",
@@ -248,11 +250,26 @@ def test_other_arguments_are_their_counterparts(arguments, section, expected):
         ({"num_generations": 6}, "doesn't hold whole groups of num_generations = 6; 1 prompts"),
         ({"eval_strategy": "steps"}, "name held-out data as data.eval_path"),
         ({"generation_kwargs": {"num_beams": 2}}, "{'num_beams': 2}) has no counterpart"),
+        ({"report_to": "mlflow"}, "GRPOConfig(report_to='mlflow') has no counterpart: trackers are wandb"),
         ({"learning_rate": "fast"}, "(learning_rate='fast') is no number; 1e-06 is written"),
     ],
 )
 def test_what_cannot_be_carried_over_is_told(arguments, says):
     assert any(says in line for line in of_args(**arguments).report), of_args(**arguments).report
+
+
+def test_of_two_calls_the_first_counts_and_the_other_is_told(tmp_path):
+    found = of_script(
+        tmp_path,
+        'train = load_dataset("openai/gsm8k", "main", split="train")\n'
+        'held_out = load_dataset("openai/gsm8k", "main", split="test")\n'
+        'trainer = GRPOTrainer(model="m", train_dataset=train, args=GRPOConfig())\n',
+    )
+    assert tomllib.loads(found.toml)["data"]["split"] == "train"
+    assert (
+        "load_dataset on line 2 is not the first of its kind: the first one's arguments are written"
+        in found.report
+    )
 
 
 def test_a_plain_script_with_peft_and_its_names_is_read(tmp_path):

@@ -27,6 +27,15 @@ def _machine(tmp_path, *, free_gib=8, groups="0::/"):
     return {"proc": proc, "cgroup": cgroup}
 
 
+def test_the_ranks_of_a_machine_share_its_memory(tmp_path, monkeypatch):
+    machine = _machine(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert available_bytes(CPU, **machine) == 8 * GIB
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert available_bytes(CPU, **machine) == 2 * GIB
+
+
 def test_without_limits_it_is_what_the_machine_has_free(tmp_path):
     machine = _machine(tmp_path)
     _write(machine["cgroup"], memory__max="max", memory__current=GIB)

@@ -78,7 +78,7 @@ def test_a_run_that_fails_is_not_shown_as_finished():
 
     with pytest.raises(ValueError, match="no more"):
         list(follow(failing(), surface=slate))
-    assert (slate.is_closed, slate.cards[-1][0].status["state"]) == (True, "running")
+    assert (slate.is_closed, slate.cards[-1][0].status["state"]) == (True, "failed")
 
 
 def test_a_phase_is_drawn_now_and_then(monkeypatch: pytest.MonkeyPatch):
@@ -98,6 +98,9 @@ def test_a_cell_is_drawn_over_and_nothing_in_it_is_markup(shell: InteractiveShel
         list(follow([hostile], name=view_runs.HOSTILE[1], surface=Page()))
     pages = [output.data["text/html"] for output in captured.outputs]
     assert len(pages) >= 2
+    with capture_output() as told:
+        Following("toy", 3, Page()).say("<img src=x onerror=alert(1)>")
+    assert "<img" not in told.outputs[-1].data["text/html"]
     assert "<script" not in pages[-1]
     assert "<img" not in pages[-1]
     assert "&lt;/script&gt;" in pages[-1]

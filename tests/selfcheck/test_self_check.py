@@ -34,7 +34,7 @@ def _assert_caught(name: str, at_least: float, run: Callable[[], SelfCheck]) -> 
     with pytest.raises(ModelError) as caught:
         run()
     message = str(caught.value)
-    assert "differences above 0.001" in message
+    assert "allowed: 0.001" in message
     assert f"{name} is " in message
     assert float(message.split(f"{name} is ")[1].split(":")[0]) > at_least
     return message

@@ -1,11 +1,12 @@
 """How a run is: by its lock where it is written, by its events, and by silence on other machines."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from muster.store import RunStore, state_of
-from muster.store.lock import is_being_written
+from muster.store.lock import is_being_written, was_locked_here
 
 
 def events(*kinds: str) -> list[dict[str, object]]:
@@ -22,6 +23,14 @@ def test_a_run_is_running_while_its_lock_is_held_and_killed_without_an_end(tmp_p
     assert state_of(folder, events("start")) == "killed"
     assert state_of(folder, events("start"), age_s=1.0) == "killed"
     assert state_of(folder, events("start", "stopped", "resume")) == "killed"
+
+
+def test_a_lock_that_is_no_file_is_nobodys(tmp_path: Path):
+    """A pipe would keep whoever opens it waiting for ever."""
+    os.mkfifo(tmp_path / "lock")
+    assert not is_being_written(tmp_path)
+    assert was_locked_here(tmp_path) is False
+    assert state_of(tmp_path, events("start"), age_s=1.0, pace_s=None) == "running"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from muster.records import Score, StepReport
 from muster.run import Watchers, run
 from muster.store import read_events, read_metrics
 from muster.trackers import (
+    MAX_CHARACTERS,
     Kind,
     Shown,
     Tracked,
@@ -177,7 +178,7 @@ class Recorder:
         self.seen.append(("close", None))
 
 
-def trackers_of(act: Callable[[], object] = lambda: None) -> tuple[Trackers, list[Recorder]]:
+def trackers_of(act: Callable[[], object] = lambda: None, count: int = 1) -> tuple[Trackers, list[Recorder]]:
     made: list[Recorder] = []
 
     def make(tracked: Tracked) -> Tracker:
@@ -185,7 +186,7 @@ def trackers_of(act: Callable[[], object] = lambda: None) -> tuple[Trackers, lis
         return made[0]
 
     tracked = tracked_run(Path("runs/toy"), "2026", {}, 0)
-    return Trackers(["other"], tracked, {"other": Kind("other", make)}), made
+    return Trackers(["other"] * count, tracked, {"other": Kind("other", make)}), made
 
 
 def report(step: int, *scores: float) -> StepReport:
@@ -255,6 +256,16 @@ def test_the_end_waits_only_so_long():
     gate.set()
 
 
+def test_trackers_share_the_time_at_the_end():
+    gate = threading.Event()
+    trackers, _ = trackers_of(gate.wait, 3)
+    trackers.take(report(1), [])
+    start = time.monotonic()
+    assert len(trackers.close(0.5)) == 3
+    assert time.monotonic() - start < 1.2
+    gate.set()
+
+
 def test_a_run_outlives_its_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     save_tiny_model(tmp_path / "model")
     (tmp_path / "runs" / "toy").parent.mkdir()
@@ -293,6 +304,9 @@ def test_secrets_are_hidden_and_texts_steer_nothing(monkeypatch: pytest.MonkeyPa
     rollout = replace(group.rollouts[0], text=f"\x1b[2J {SECRET} \u202e")
     (row,) = best_and_worst([replace(group, rollouts=(rollout,))])
     assert row.completion == "\\x1b[2J *** \\u202e"
+    cut = replace(group.rollouts[0], text="x" * (MAX_CHARACTERS - 5) + SECRET)
+    (row,) = best_and_worst([replace(group, rollouts=(cut,))])
+    assert SECRET[:4] not in row.completion
 
 
 def test_a_run_keeps_its_identity_and_another_has_its_own():

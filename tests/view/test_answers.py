@@ -205,6 +205,18 @@ def test_a_broken_file_is_said_and_the_rest_is_shown(client: TestClient, runs_fo
     assert columns["entropy"][4] is None  # beyond all numbers
 
 
+def test_one_run_that_can_not_be_read_leaves_the_others_in_the_list(tmp_path):
+    for name in ("good", "huge", "odd"):
+        view_runs.write_run(tmp_path / name, 2)
+    (tmp_path / "huge" / "config.toml").write_text(f"[run]\nsteps = {'9' * 5000}\n")
+    (tmp_path / "odd" / "config.toml").write_text(f"[run]\nsteps = 1{'0' * 400}\n")
+    with TestClient(create_app([tmp_path]), base_url="http://127.0.0.1:8765") as client:
+        runs = {run["name"]: run for run in get(client, "/api/runs")["runs"]}
+    assert runs.keys() == {"good", "huge", "odd"}
+    assert runs["good"]["problem"] is None
+    assert runs["good"]["status"]["step"] == 2
+
+
 def test_a_run_that_goes_on_is_followed_and_one_that_is_resumed_starts_over(tmp_path):
     folder = view_runs.write_run(tmp_path / "runs" / "live", 2, is_over=False)
     client = TestClient(create_app([tmp_path / "runs"]), base_url="http://localhost")

@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from muster.cli.flags import Json, Overrides, about, as_mapping
+from muster.errors import ConfigError
 
 if TYPE_CHECKING:
+    from muster.config import Config
+
     # Only a type: `muster --help` does not wait for rich's tables.
     from muster.pictures import Picture
 
@@ -165,6 +168,7 @@ def next_token(
         settings = {**_SMALL_STEP, **settings}
         prompt, answer = prompt or _PROMPT, answer or _ANSWER
     config = load(source_of(file), settings)
+    _refuse_code_of(file, config)
     from muster.explain import explain_next_token
 
     picture = explain_next_token(config, prompt=prompt, answer=answer, num_top=top, say=log_line)
@@ -193,9 +197,25 @@ def step(
     from muster.config import load
 
     config = load(source_of(file), as_mapping(overrides))
+    _refuse_code_of(file, config)
     from muster.explain import explain_step
 
     return _show(explain_step(config, log_line), html, as_json=json)
+
+
+def _refuse_code_of(file: Path | None, config: "Config") -> None:
+    """Refuses to import what a run's folder names, which may be anybody's, and a warm start."""
+    from muster.config import own_code
+
+    if config.is_warm_start:
+        raise ConfigError(
+            "a warm start learns given answers: there is no group, no reward and no ratio to explain."
+        )
+    for place, use in own_code(config) if file is not None and file.is_dir() else ():
+        raise ConfigError(
+            f"{file} is a run's folder, whose {place} is {use!r}: no code is run because a folder names it. "
+            "Name the TOML file that the run was made from."
+        )
 
 
 _PROMPT, _ANSWER = "My favourite colour is", " blue"

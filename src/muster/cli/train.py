@@ -79,6 +79,7 @@ def carry_out(
     """
     from muster.config import load
     from muster.dist import decided_by_first, joined
+    from muster.store import paused_at
 
     # Where several processes train together they meet first, and one of them names the run.
     with joined():
@@ -92,8 +93,19 @@ def carry_out(
             config = config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
         folder = Path(config.run.dir) / str(config.run.name)
         goes_on = resume or (requeue and bool(decided_by_first(folder.exists)))
+        if requeue and not resume and (paused := decided_by_first(lambda: paused_at(folder))):
+            return _stays_paused(folder, str(paused))
         view = _view(config, table_every=table_every, as_json=as_json)
         return _watched(config, folder, view, resume=goes_on, requeue=requeue, profile=profile)
+
+
+def _stays_paused(folder: Path, findings: str) -> int:
+    """A launcher that starts a command again must not undo a pause."""
+    from muster.cli.findings import FINDINGS
+    from muster.cli.output import log_line
+
+    log_line(f"{folder} was stopped at {findings}. --requeue alone does not go on from there; --resume does.")
+    return FINDINGS
 
 
 def _view(config: "Config", *, table_every: int, as_json: bool) -> "TrainView | JsonView | SilentView":

@@ -7,6 +7,7 @@ from muster.config.fingerprints import fingerprints
 from muster.config.kinds import Choice, minutes_of
 from muster.config.loading import from_mapping, load
 from muster.config.names import is_name
+from muster.config.own_code import own_code, own_functions
 from muster.config.printing import explained_rows, explained_toml
 from muster.config.sections import (
     AlgoConfig,
@@ -49,6 +50,8 @@ __all__ = [
     "is_name",
     "load",
     "minutes_of",
+    "own_code",
+    "own_functions",
     "reward_names",
     "shown_or_absent",
     "to_toml",

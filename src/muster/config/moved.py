@@ -1,5 +1,6 @@
 """Settings that lie elsewhere now: what a message says of them, and what recorded runs meant by them."""
 
+import math
 from collections.abc import Mapping
 
 MOVED: Mapping[str, str] = {
@@ -15,7 +16,8 @@ GONE: Mapping[str, str] = {
 }
 """By its old path, what a setting has become that is none any more."""
 
-_OPTIONS = ("betas", "eps")
+_OPTIONS: Mapping[str, object] = {"betas": [0.9, 0.999], "eps": 1e-8}
+"""With what they were where nobody had set them."""
 _WARMUPS = ("warmup_steps", "warmup_ratio")
 
 
@@ -27,8 +29,10 @@ def as_named_now(tree: Mapping[str, object]) -> dict[str, object]:
         return tree
     new = {name: value for name, value in optim.items() if name not in (*_OPTIONS, *_WARMUPS)}
     if any(name in optim for name in _WARMUPS):
-        new["warmup"] = optim.get("warmup_steps") or optim.get("warmup_ratio") or 0
-    if options := {name: optim[name] for name in _OPTIONS if name in optim}:
+        ratio = optim.get("warmup_ratio") or 0
+        # A share of 1 was allowed; just below, it comes to the same number of steps.
+        new["warmup"] = optim.get("warmup_steps") or (math.nextafter(1, 0) if ratio == 1 else ratio)
+    if options := {name: optim[name] for name, usual in _OPTIONS.items() if optim.get(name, usual) != usual}:
         given = optim.get("options")
         new["options"] = {**options, **(given if isinstance(given, Mapping) else {})}
     return {**tree, "optim": new}

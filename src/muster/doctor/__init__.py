@@ -4,7 +4,16 @@
 """
 
 from muster.doctor.course import Course, Settings
-from muster.doctor.examining import KINDS, RULES, Watch, chosen_steps, course_of, examine, findings
+from muster.doctor.examining import (
+    KINDS,
+    RULES,
+    WARM_START_KINDS,
+    Watch,
+    chosen_steps,
+    course_of,
+    examine,
+    findings,
+)
 from muster.doctor.facts import StepFacts, facts_of
 from muster.doctor.finding import LEVELS, Evidence, Finding, GroupRef, Kind, Level, RolloutRef, Sure
 from muster.doctor.needs import NEEDS, Unasked, in_words, lacking
@@ -25,6 +34,7 @@ __all__ = [
     "Settings",
     "StepFacts",
     "Sure",
+    "WARM_START_KINDS",
     "Unasked",
     "Watch",
     "chosen_steps",

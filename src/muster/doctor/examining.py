@@ -104,6 +104,8 @@ OF_A_WARM_START = frozenset({EXPLODING_GRADIENTS, THROUGHPUT_ROT})
 
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in RULES}
 """By name."""
+WARM_START_KINDS = {name: kind for name, kind in KINDS.items() if kind in OF_A_WARM_START}
+"""By name, those of a warm start."""
 
 Item = TypeVar("Item")
 
@@ -203,6 +205,11 @@ def chosen_steps(steps: Sequence[int], most: int = MAX_LOOKED) -> Sequence[int]:
     ]
 
 
+def _step_of(line: Mapping[str, object]) -> int:
+    step = line.get("step")
+    return step if isinstance(step, int) else 0
+
+
 class Watch:
     """Examines a run as it goes on, and tells each finding once."""
 
@@ -214,7 +221,13 @@ class Watch:
         self._held_out = list(course.held_out)
         self._timings = list(course.timings)
         self._facts = list(course.facts)
-        self._told = {(event.get("name"), event.get("level")) for event in read_events(folder)}
+        # What was found at a step that a resume took back is found, and told, again.
+        last = _step_of(self._lines[-1]) if self._lines else 0
+        self._told = {
+            (event.get("name"), event.get("level"))
+            for event in read_events(folder)
+            if _step_of(event) <= last
+        }
         self._next = 0
 
     def add(self, report: StepReport, *, is_last: bool = False) -> list[Finding]:

@@ -186,8 +186,10 @@ class Fleet:
         """Gives a server back that did what it was asked for."""
         with self._changed:
             server.num_asked -= 1
-            server.fault, server.pause_s = None, 0.0
-            self._lost_at = None
+            if server.held is not None:
+                # Else it was asked before it failed: whether it is well is for one request alone to tell.
+                server.fault, server.pause_s = None, 0.0
+                self._lost_at = None
             self._changed.notify_all()
 
     def failed(self, server: Server, error: EngineError) -> None:

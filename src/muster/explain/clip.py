@@ -40,8 +40,8 @@ def explain_clip(recipes: Sequence[str] = ()) -> Picture:
         title="Objective and gradient over the ratio",
         blocks=(
             "The ratio is what the policy says of a token now, over what the policy that sampled it said. "
-            "Where every rollout serves one update it is 1, and all objectives are the same there: their "
-            "gradient is the advantage. They differ once several updates share the rollouts.",
+            "It is 1 where the policy that is updated is the one that sampled; all objectives are the same "
+            "there: their gradient is the advantage. They differ once several updates share the rollouts.",
             "Above 0, an advantage pulls the token up, and the ratio grows; below 0 it pushes it down. The "
             "push is what the token's log-probability is multiplied by: 0 is a token that is left alone.",
             *(_chart(shown, advantage, is_push=True) for advantage in (1.0, -1.0)),

@@ -60,6 +60,12 @@ def explain_step(config: Config, say: Say) -> Picture:
     )
 
 
+def _first_moves(config: Config) -> str:
+    if "adamw" not in config.optim.name:
+        return ""
+    return "AdamW's first updates move each weight by about that, whatever the size of its gradient. "
+
+
 def _in_a_sentence(config: Config, facts: StepFacts) -> str:
     plan = facts.plan
     length = f"of {facts.limit}" if facts.is_exact else f"of up to {facts.limit}"
@@ -155,9 +161,8 @@ def _rates(config: Config, facts: StepFacts) -> tuple[Block, Block]:
     )
     return (
         f"The learning rate starts at {rates[0]:.3g}, {warm}, and ends at {rates[-1]:.3g} "
-        f"({config.optim.schedule}). AdamW's first updates move each weight by about the learning rate, "
-        f"whatever the size of its gradient; a gradient with a norm above {facts.plan.max_grad_norm:g} is "
-        "scaled down to that before.",
+        f"({config.optim.schedule}). {_first_moves(config)}A gradient with a norm above "
+        f"{facts.plan.max_grad_norm:g} is scaled down to that before.",
         Chart(
             title="learning rate over the updates of the run",
             x_label="update",

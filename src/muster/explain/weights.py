@@ -53,8 +53,9 @@ def explain_weights(lengths: Sequence[int] = LENGTHS, limit: int = LIMIT) -> Pic
             "by_sequence: each completion has the same share, so one token of a short completion counts "
             "more than one of a long one; a long failure is pushed down gently at each of its tokens, and "
             "failures tend to grow. by_token: each token counts the same, so long completions have the "
-            "larger share. by_limit: each token counts the same, and the same in every update, whatever "
-            "else is in it. by_sum: a completion is one action; loss and gradient grow with its length.",
+            "larger share. by_limit: each token counts the same, and the same in every update of as many "
+            "completions, however long they are. by_sum: a completion is one action; loss and gradient grow "
+            "with its length.",
             "The weights differ in size by orders of magnitude. AdamW divides by the size of the gradient "
             "and hides most of that; optim.max_grad_norm does not.",
         ),
@@ -103,6 +104,8 @@ def _refuse_odd(lengths: Sequence[int], limit: int) -> None:
             f"--lengths is {','.join(map(str, lengths))!r}; allowed: whole numbers from 1 to {MAX_TOKENS}, "
             "with commas between them, as in 16,64,256."
         )
+    if limit > MAX_TOKENS:
+        raise ConfigError(f"--limit is {limit}; allowed: up to {MAX_TOKENS}.")
     if limit < max(lengths):
         raise ConfigError(
             f"--limit is {limit}, below the longest completion, {max(lengths)}. Raise it, or shorten that."

@@ -31,6 +31,7 @@ VESPO = (
 )
 """Options of the two, TRL's names and defaults."""
 UNSLOTH_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+TRACKERS = ("wandb", "trackio", "tensorboard")
 PEFT_TARGETS = ("q_proj", "v_proj")
 """What peft takes for Llama-like models where a LoraConfig names none."""
 
@@ -42,9 +43,22 @@ def from_grpo(draft: Draft, args: Arguments) -> None:
     _algorithm(draft, args)
     _objective(draft, args)
     _optimizer(draft, args)
-    _schedule(draft, args)
+    _schedule(draft, args, per_step)
     _length(draft, args, per_step)
     _precision(draft, args)
+    _trackers(draft, args)
+
+
+def _trackers(draft: Draft, args: Arguments) -> None:
+    """Where a run is sent to as it goes on."""
+    names = [str(name) for name in _listed(args.get("report_to", "none"))]
+    if known := [name for name in names if name in TRACKERS]:
+        draft.set("run.trackers", known, "report_to")
+    for name in names:
+        if name not in (*TRACKERS, "none"):
+            draft.tell(
+                f"GRPOConfig(report_to={name!r}) has no counterpart: trackers are {', '.join(TRACKERS)}"
+            )
 
 
 def _batches(draft: Draft, args: Arguments) -> int:
@@ -205,7 +219,7 @@ def _optimizer(draft: Draft, args: Arguments) -> None:
         draft.set("optim.max_grad_norm", 1e9, "max_grad_norm 0: never clipped")
 
 
-def _schedule(draft: Draft, args: Arguments) -> None:
+def _schedule(draft: Draft, args: Arguments, per_step: int) -> None:
     kind = str(args.get("lr_scheduler_type", "linear"))
     more = args.get("lr_scheduler_kwargs")
     settings = more if isinstance(more, dict) else {}
@@ -224,7 +238,12 @@ def _schedule(draft: Draft, args: Arguments) -> None:
     if 0 < warmup < 1:
         warmup, ratio = 0, warmup
     if warmup:
-        draft.set("optim.warmup", int(warmup), "warmup_steps")
+        steps = math.ceil(warmup / per_step)
+        draft.set(
+            "optim.warmup",
+            steps,
+            f"warmup_steps, {per_step} updates a step" if per_step > 1 else "warmup_steps",
+        )
     elif ratio:
         draft.set("optim.warmup", ratio, "warmup_ratio")
 

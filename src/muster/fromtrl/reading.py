@@ -53,6 +53,8 @@ class Found:
     source: str
     calls: Mapping[str, Mapping[str, object]]
     """Each value a literal, or `Unread`."""
+    repeated: tuple[str, ...] = ()
+    """Further calls of one that was read already, each with its line."""
     functions: frozenset[str] = frozenset()
     """Functions that the script defines itself."""
     imports: Mapping[str, str] = field(default_factory=dict)
@@ -95,9 +97,15 @@ def _of_script(path: Path, text: str) -> Found:
         raise ConfigError(f"{path} is not Python: {error}. Name a script or a JSON of arguments.") from error
     names = dict(_assigned(tree))
     calls: dict[str, dict[str, object]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (name := _name_of(node)) is not None:
-            calls.setdefault(name, {}).update(_arguments(node, name, names))
+    repeated: list[str] = []
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for node in sorted(found, key=lambda node: node.lineno):
+        if (name := _name_of(node)) is None:
+            continue
+        if name in calls:
+            repeated.append(f"{name} on line {node.lineno}")
+        else:
+            calls[name] = dict(_arguments(node, name, names))
     if not calls:
         raise ConfigError(
             f"{path} calls none of {', '.join(CALLS[:4])}, so there is nothing to convert. Name the script "
@@ -106,6 +114,7 @@ def _of_script(path: Path, text: str) -> Found:
     return Found(
         source=path.name,
         calls=calls,
+        repeated=tuple(repeated),
         functions=frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef)),
         imports={
             alias.asname or alias.name: f"{node.module}:{alias.name}"

@@ -37,6 +37,8 @@ class Converted(NamedTuple):
 def converted(found: Found) -> Converted:
     """The run that the arguments describe; raises ConfigError where they can't be one."""
     draft = Draft()
+    for call in found.repeated:
+        draft.tell(f"{call} is not the first of its kind: the first one's arguments are written")
     grpo = grpo_arguments(draft, found)
     from_model(draft, found, grpo)
     from_grpo(draft, grpo)

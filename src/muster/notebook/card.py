@@ -6,10 +6,20 @@ from typing import NamedTuple
 
 from muster.escaping import escape_text
 from muster.notebook.drawing import Drawing, draw, short
-from muster.notebook.panels import NamedColumns, panels, strokes_of
+from muster.notebook.panels import NamedColumns, Panel, panels, strokes_of
 from muster.store import Line
 
-CURVES = ("reward", "held-out", "groups", "length", "entropy", "gradient")
+CURVES = (
+    "reward",
+    "held-out",
+    "groups",
+    "loss",
+    "held-out-loss",
+    "accuracy",
+    "length",
+    "entropy",
+    "gradient",
+)
 """On the card, where the run has them; at most four."""
 MAX_CURVES = 4
 
@@ -33,9 +43,14 @@ class Card(NamedTuple):
         notes = "".join(f"<li>{escape(escape_text(note))}</li>" for note in self.notes)
         return (
             f"<div><p><b>{escape(escape_text(self.name))}</b> {escape(state_line(self.status))}</p>"
-            f"<table><tbody>{rows}</tbody></table>{self.drawing().svg if self.run.columns else ''}"
+            f"<table><tbody>{rows}</tbody></table>{self._curves()}"
             f"{f'<ul>{notes}</ul>' if notes else ''}</div>"
         )
+
+    def _curves(self) -> str:
+        """The curves as SVG; empty where there are none."""
+        drawing = self.drawing() if self.run.columns else None
+        return drawing.svg if drawing is not None and self._panels() else ""
 
     def text(self) -> str:
         """The same in lines of text."""
@@ -45,8 +60,11 @@ class Card(NamedTuple):
 
     def drawing(self) -> Drawing:
         """The curves of the card."""
+        return draw(self._panels(), [self.run])
+
+    def _panels(self) -> list[Panel]:
         there = [panels()[name] for name in CURVES if strokes_of(panels()[name], [self.run])]
-        return draw(there[:MAX_CURVES], [self.run])
+        return there[:MAX_CURVES]
 
 
 def state_line(status: Mapping[str, object]) -> str:
@@ -64,6 +82,8 @@ def key_numbers(status: Mapping[str, object]) -> list[tuple[str, str]]:
         change, over = _number(status, "change"), status.get("change_steps")
         moved = f" ({change:+.3g} between the first and last {over} steps)" if change is not None else ""
         rows.append(("reward", f"{short(reward)}{moved}"))
+    if (loss := _number(status, "loss")) is not None:
+        rows.append(("loss", short(loss)))
     evaluated = status.get("held_out")
     for line in evaluated if isinstance(evaluated, list) else ():
         rows.append((f"held-out reward at step {short(line.get('step'))}", _interval(line)))

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Generator, Iterable
+from html import escape
 from typing import Protocol, Self
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from muster.notebook.card import Card, key_numbers, state_line
 from muster.notebook.panels import NamedColumns
 from muster.records import StepReport
 from muster.redaction import redacted
-from muster.store import Line
+from muster.store import Line, State
 from muster.store.writer import timings_line
 from muster.view.curves import to_columns
 from muster.view.status import Plan, status_of
@@ -45,7 +46,7 @@ class Page:
 
     def show(self, card: Card, doing: str) -> None:
         """Puts the card in the place of the one before."""
-        line = f"<p>{escape_text(doing)}</p>" if doing else ""
+        line = f"<p>{escape(escape_text(doing))}</p>" if doing else ""
         if self._handle is not None:
             self._handle.update(self._bundle(card.html() + line, card.text()), raw=True)
 
@@ -108,7 +109,7 @@ class Following:
         self._surface = surface or (Page() if is_notebook() else Terminal())
         self._lines: list[Line] = []
         self._timings: list[Line] = []
-        self._is_over = False
+        self._state: State = "running"
         self._notes: list[str] = []
         self._drawn = 0.0
         self._doing = ""
@@ -116,8 +117,11 @@ class Following:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Lets the last picture stand."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Lets the last picture stand; of a run that was left early it says so."""
+        if kind is not None and kind is not GeneratorExit:
+            self._state = "failed" if issubclass(kind, Exception) else "stopped"
+            self._draw()
         self._surface.close()
 
     def through(self, reports: Iterable[StepReport]) -> Generator[StepReport]:
@@ -148,15 +152,13 @@ class Following:
 
     def end(self) -> None:
         """The run is over."""
-        self._is_over = True
+        self._state = "finished"
         self._doing = ""
         self._draw()
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()
-        status = status_of(
-            self._lines, self._timings, "finished" if self._is_over else "running", self._plan, 0.0
-        )
+        status = status_of(self._lines, self._timings, self._state, self._plan, 0.0)
         columns = to_columns(self._lines, self._timings, [], 1.0) if self._lines else {}
         card = Card(self._name, status, NamedColumns(self._name, columns), self._notes[-5:])
         self._surface.show(card, self._doing)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from muster.doctor import Finding, course_of, examine
+from muster.doctor import Finding
 from muster.errors import CheckpointError, ConfigError, MusterError
 from muster.escaping import escape_text
 from muster.nearest import did_you_mean
@@ -18,6 +18,7 @@ from muster.notebook.panels import Columns, NamedColumns, chosen_panels
 from muster.notebook.samples import Samples, best_and_worst
 from muster.notebook.tables import LIGHT, TOKENS, frame, joined, numbers_table, rollouts_table, rows_table
 from muster.store import Line, eval_file, read_config, read_events, rollouts_file
+from muster.view.examining import ODD, examined
 from muster.view.run_files import RunFiles
 from muster.view.run_view import RunView
 from muster.view.sources import Source, find_sources
@@ -95,7 +96,10 @@ class OpenRun:
         table = self.metrics()
         names = [name for name in table.column_names if name == "step" or name.startswith("eval_")]
         rows = table.select(names)
-        return rows.filter(rows["eval_reward"].is_valid()) if "eval_reward" in names else rows.slice(0, 0)
+        measured = [rows[name].to_pylist() for name in ("eval_reward", "eval_loss") if name in names]
+        if not measured:
+            return rows.slice(0, 0)
+        return rows.filter(pa.array([any(value is not None for value in row) for row in zip(*measured)]))
 
     def evaluations_frame(self) -> "DataFrame":
         """The same as a pandas DataFrame, by step."""
@@ -107,14 +111,10 @@ class OpenRun:
 
     def findings(self) -> list[Finding]:
         """What the doctor finds now, the most important first; warns of steps that it can't read."""
-        if self.kind != "muster":
-            raise ConfigError(
-                f"{self.folder} was written by another trainer; the doctor reads Muster's runs."
-            )
-        course = course_of(self.folder)
-        for reason in course.unread:
+        looked = examined(self._source)
+        for reason in looked.course.unread:
             warnings.warn(f"left out: {reason}", stacklevel=2)
-        return examine(course)
+        return list(looked.findings)
 
     def rollouts(self, steps: Steps = None, *, held_out: bool = False, tokens: bool = False) -> pa.Table:
         """A row per rollout of a step, or of several; without steps, of the last.
@@ -181,7 +181,7 @@ class OpenRun:
     def __repr__(self) -> str:
         try:
             said = state_line(self.status)
-        except (MusterError, OSError) as error:
+        except (MusterError, OSError, *ODD) as error:
             said = f"can't be read: {error}"
         return f"OpenRun({escape_text(self.name)!r}): {said}"
 
@@ -189,7 +189,7 @@ class OpenRun:
         """A card: state, key numbers, small curves, findings."""
         try:
             return _card(self._view, self._columns()).html()
-        except (MusterError, OSError) as error:
+        except (MusterError, OSError, *ODD) as error:
             return Card(self.name, {}, NamedColumns(self.name, {}), [f"can't be read: {error}"]).html()
 
     def _columns(self) -> dict[str, list[float | None]]:

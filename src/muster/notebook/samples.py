@@ -67,7 +67,9 @@ def _cut(row: Sample) -> str:
 def best_and_worst(step: int, rows: Sequence[Line], count: int) -> Samples:
     """So many rollouts of the step's, half of them the best and half the worst, each text once."""
     distinct = {(row.get("group_id"), row.get("completion_text")): row for row in rows}
-    ranked = sorted(distinct.values(), key=lambda row: -(number_of(row.get("score")) or 0.0))
+    # A failed rollout has no score; where none has one, as of given answers, all are shown.
+    scored = [row for row in distinct.values() if number_of(row.get("score")) is not None]
+    ranked = sorted(scored or distinct.values(), key=lambda row: -(number_of(row.get("score")) or 0.0))
     best = (count + 1) // 2
     chosen = ranked if len(ranked) <= count else [*ranked[:best], *ranked[len(ranked) - (count - best) :]]
     return Samples([_sample(step, row) for row in chosen])

@@ -54,12 +54,20 @@ def put_back(optimizer: Optimizer, names: list[str], saved: Kept) -> None:
             continue
         name, _, entry = key.rpartition("/")
         optimizer.state[_param(params, name)][entry] = _decoded(value, saved.tensors, inner)
+    on_device = {
+        id(param)
+        for group in optimizer.param_groups
+        for param in group["params"]
+        if group.get("fused") or group.get("capturable")
+    }
     for key, tensor in saved.tensors.items():
         if key not in inner:
             name, _, entry = key.rpartition("/")
             param = _param(params, name)
-            # Step counters are scalars, which optimizers keep on the CPU whatever the parameter's device.
-            optimizer.state[param][entry] = tensor.to(param.device) if tensor.ndim else tensor
+            # Step counters are scalars, which optimizers keep on the CPU whatever the parameter's device,
+            # those apart whose steps run on it whole.
+            moves = tensor.ndim or id(param) in on_device
+            optimizer.state[param][entry] = tensor.to(param.device) if moves else tensor
 
 
 def _by_name(optimizer: Optimizer, names: list[str]) -> dict[str, Tensor]:

@@ -4,13 +4,13 @@ A run's folder may come from anywhere. Its `config.toml` can name functions to i
 addresses and key names in them; neither is obeyed unless it was typed, or the run is trusted.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from muster.algo.build import AXES
-from muster.config import Config, changed_settings, is_name, load, shown_or_absent, toml_value
+from muster.config import Config, changed_settings, is_name, load, own_functions, shown_or_absent, toml_value
 from muster.errors import ConfigError
 from muster.rewards.naming import safe_name
 from muster.store import CONFIG
@@ -67,6 +67,10 @@ def sides_of(folder: Path, asked: Asked) -> Sides:
             "--reward.weights [1.0, 0.5]."
         )
     before = load(folder / CONFIG)
+    if before.is_warm_start:
+        raise ConfigError(
+            f"{folder} is a warm start: its answers were given, so there is nothing to grade again."
+        )
     flags, notes = _flags(folder, before, typed, asked.trusts)
     after = load(folder / CONFIG, flags)
     if not asked.trusts:
@@ -147,22 +151,14 @@ def _flags(
 
 def _refuse_foreign(before: Config, after: Config, typed: Mapping[str, str]) -> None:
     """Refuses to import what only the run's folder names."""
-    for axis, use in _own_functions(before):
+    for place, use in own_functions(before):
         raise ConfigError(
-            f"the run's algo.{axis} is {use!r}, a function of its author's: no code is run because a run's "
+            f"the run's {place} is {use!r}, a function of its author's: no code is run because a run's "
             "folder names it. If you trust this run, add --trust."
         )
-    for axis, use in _own_functions(after):
-        if not {f"algo.{axis}", f"algo.{axis}.use"} & typed.keys():
-            raise ConfigError(f"algo.{axis} is {use!r}, which was not typed. If you trust it, add --trust.")
-
-
-def _own_functions(config: Config) -> Iterator[tuple[str, str]]:
-    """The choices of a recipe that name a function to import."""
-    for axis in AXES:
-        choice = getattr(config.algo, axis)
-        if choice is not None and ":" in choice.use:
-            yield axis, choice.use
+    for place, use in own_functions(after):
+        if not {place, f"{place}.use"} & typed.keys():
+            raise ConfigError(f"{place} is {use!r}, which was not typed. If you trust it, add --trust.")
 
 
 def _refuse_unrecorded(before: Config, after: Config) -> None:
@@ -178,5 +174,6 @@ def _name_of(after: Config, typed: Mapping[str, str]) -> str:
     """Rewards and recipe, where they were typed; else the settings that were."""
     parts = [use.rpartition(":")[2] for use in after.reward.use] if "reward.use" in typed else []
     parts += [after.algo.recipe] if "algo.recipe" in typed else []
-    parts = parts or [f"{path.partition('.')[2]}-{value}" for path, value in typed.items()]
+    rest = {path: value for path, value in typed.items() if path not in ("reward.use", "algo.recipe")}
+    parts += [f"{path.partition('.')[2]}-{value}" for path, value in rest.items()]
     return safe_name("-".join(parts))

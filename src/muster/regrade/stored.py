@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
-from muster.errors import ConfigError
+from muster.errors import ConfigError, DataError
 from muster.records import GradingRequest, Group, Rollout, Score, Trace
 from muster.rewards import Reward
 from muster.store import TOKENIZER, read_rollouts
@@ -87,7 +87,7 @@ def requests_of(step: StoredStep, tokenizer: Tokenizer | None) -> list[GradingRe
 
 
 def plain_text(tokenizer: Tokenizer, rollout: Rollout) -> str:
-    """The completion without any special token; ConfigError where the tokenizer gives another text.
+    """The completion without any special token; DataError where the tokenizer gives another text.
 
     Which ids end a completion is not stored: those after which the ids read as the stored text are cut.
     """
@@ -95,7 +95,7 @@ def plain_text(tokenizer: Tokenizer, rollout: Rollout) -> str:
     for length in range(len(ids), -1, -1):
         if tokenizer.decode(ids[:length], skip_special_tokens=False) == rollout.text:
             return tokenizer.decode(ids[:length], skip_special_tokens=True)
-    raise ConfigError(
+    raise DataError(
         f"the run's {TOKENIZER} does not give the stored text {rollout.text[:60]!r} of its ids, so what a "
         "reward would see without special tokens can't be told. Regrade by a reward that takes `completion`."
     )

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,16 +48,26 @@ class FolderLock:
 def _holder(path: Path) -> str:
     """Who signed the lock, as text; they may be about to."""
     try:
-        data = path.read_bytes()[1:200]
+        with open(path, "rb", opener=_open_regular) as file:
+            data = file.read(200)[1:]
     except OSError:
         data = b""
     return data.decode("utf-8", "replace").strip() or "another process"
 
 
+def _open_regular(path: str | Path, flags: int) -> int:
+    """A descriptor of a file; OSError for what is none, such as a pipe, which would never open."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no file")
+    return descriptor
+
+
 def is_being_written(folder: Path) -> bool:
     """Some process on this machine holds the folder's lock; False for a copy and for a killed run."""
     try:
-        descriptor = os.open(folder / "lock", os.O_RDONLY)
+        descriptor = _open_regular(folder / "lock", os.O_RDONLY)
     except OSError:
         return False
     try:

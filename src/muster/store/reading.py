@@ -60,7 +60,7 @@ def read_config(folder: Path) -> StoredConfig:
         return StoredConfig("", {})
     try:
         return StoredConfig(text, tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # a TOMLDecodeError is one, and so is a number of many digits
         return StoredConfig(text, {})
 
 
@@ -129,6 +129,13 @@ def was_stopped(folder: Path) -> bool:
     """The run was asked to stop before its end, and did; nothing was written since."""
     events = read_events(folder)
     return bool(events) and events[-1].get("kind") == "stopped"
+
+
+def paused_at(folder: Path) -> str:
+    """The findings at which the run was stopped last, if nothing was written since; empty otherwise."""
+    events = read_events(folder) if folder.is_dir() else []
+    found = events[-1].get("findings") if events and events[-1].get("kind") == "stopped" else None
+    return ", ".join(map(str, found)) if isinstance(found, list) else ""
 
 
 def read_index(folder: Path) -> list[Line]:

@@ -69,7 +69,10 @@ def _add_run(answers: dict[str, object], run: RunView, steps: Sequence[range] | 
     answers[path] = {**info, **kept}
     answers[f"{path}/curves"] = run.curves(0, -1)
     answers.update(regrade_answers(run.source, path, kept["sample_steps"]))
-    answers[f"{path}/findings"] = run.findings()
+    try:
+        answers[f"{path}/findings"] = run.findings()
+    except MusterError as error:
+        answers[f"{path}/findings"] = {"findings": [], "unasked": [], "unread": [str(error)]}
     return len(kept["sample_steps"])
 
 

@@ -55,6 +55,18 @@ class RunView:
                 "problem": _problem(self.source, meta),
             }
 
+    def unreadable(self, reason: str) -> Line:
+        """What a list of runs shows of one whose folder holds what no run wrote."""
+        return {
+            "id": self.source.id,
+            "name": self.source.name,
+            "kind": self.source.kind,
+            "started": "",
+            "status": status_of([], [], None, Plan(steps=None), 0.0),
+            "curve": [],
+            "problem": f"can't be read: {reason}",
+        }
+
     def info(self) -> Line:
         """All there is about the run as a whole."""
         with self._reading():

@@ -74,10 +74,18 @@ def create_app(places: Sequence[Path], hosts: Iterable[str] = LOOPBACK) -> Guard
     routes = [
         Route("/", file),
         Route("/static/{name}", file),
-        Route("/api/runs", lambda request: answer({"runs": [run.summary() for run in runs.list()]})),
+        Route("/api/runs", lambda _: answer({"runs": [_summary(run) for run in runs.list()]})),
         *(Route(f"/api/runs/{{run}}{path}", _about_run(runs, ask)) for path, ask in QUESTIONS.items()),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={404: _nothing_here}), hosts)
+
+
+def _summary(run: RunView) -> object:
+    """A run's line in the list; of one that can't be read, its name and why."""
+    try:
+        return run.summary()
+    except (MusterError, OSError, *ODD) as error:
+        return run.unreadable(f"{type(error).__name__}: {error}")
 
 
 def _info(run: RunView, request: Request) -> object:

@@ -1,0 +1,25 @@
+"""What a configuration names to be imported and called."""
+
+from collections.abc import Iterator
+
+from muster.config.sections import Config
+
+AXES = ("advantage", "objective", "correction", "gate", "kl", "weights")
+
+
+def own_functions(config: Config) -> Iterator[tuple[str, str]]:
+    """The choices of a recipe that name a function to import, each with its field."""
+    for axis in AXES:
+        choice = getattr(config.algo, axis)
+        if choice is not None and ":" in choice.use:
+            yield f"algo.{axis}", choice.use
+
+
+def own_code(config: Config) -> Iterator[tuple[str, str]]:
+    """The same, and the rewards and the function over rows that are named so."""
+    yield from own_functions(config)
+    for use in config.reward.use:
+        if ":" in use:
+            yield "reward.use", use
+    if config.data.map is not None:
+        yield "data.map", config.data.map

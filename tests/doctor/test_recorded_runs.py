@@ -133,17 +133,21 @@ def test_healthy_runs_are_told_nothing_while_they_go_on(name: str, recorded_runs
     assert [f.what for report in reports_of(recorded_runs / name) for f in watch.add(report)] == []
 
 
-def test_a_resumed_run_knows_what_was_told(recorded_runs: Path, tmp_path: Path):
+@pytest.mark.parametrize(("step", "is_known"), [(0, True), (32, False)])
+def test_a_resumed_run_knows_what_was_told_at_steps_that_stay(
+    step: int, is_known: bool, recorded_runs: Path, tmp_path: Path
+):
     source = recorded_runs / "plateau"
     watch = Watch(empty_run(tmp_path / "new", source))
     first = [finding for report in reports_of(source) for finding in watch.add(report)]
-    events = [json.dumps({"kind": "finding", "step": 32, **finding.to_plain()}) for finding in first]
+    events = [json.dumps({"kind": "finding", "step": step, **finding.to_plain()}) for finding in first]
     resumed = tmp_path / "resumed"
     empty_run(resumed, source)
     (resumed / "events.jsonl").write_text("".join(f"{event}\n" for event in events))
     again = Watch(resumed)
-    assert [finding for report in reports_of(source) for finding in again.add(report)] == []
+    told = [finding.name for report in reports_of(source) for finding in again.add(report)]
     assert first
+    assert told == ([] if is_known else [finding.name for finding in first])
 
 
 def test_nothing_is_found_before_there_is_a_step(recorded_runs: Path, tmp_path: Path):

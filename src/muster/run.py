@@ -192,7 +192,10 @@ def _failures_noted(store: RunStore, say: Say) -> Generator[None]:
         # A disk that is full, or gone, takes no event either: what is wrong is the first error.
         with suppress(OSError):
             store.append_event("failure", error=type(error).__name__, text=str(error))
-            say(standing(store.folder / "checkpoints"))
+            stands = standing(store.folder / "checkpoints")
+            # What could not be saved has said it in its own words.
+            if stands not in str(error):
+                say(stands)
         raise
 
 

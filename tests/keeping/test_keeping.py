@@ -185,13 +185,15 @@ def test_a_disk_that_really_fills_up_leaves_the_last_checkpoint_and_a_clear_mess
     config = config_for(
         tmp_path, small_disk, engine=PLAIN, run={"steps": 30, "save_every": 1, "keep": 20, "threads": 1}
     )
+    said: list[str] = []
     with pytest.raises(DiskFullError) as caught:
-        list(run(config))
+        list(run(config, watchers=Watchers(say=said.append)))
     folder = small_disk / "toy"
     found, skipped = checkpoint.find(folder / "checkpoints")
     assert found is not None
     assert skipped == []
     assert f"Checkpoint {found.name} stands" in str(caught.value)
+    assert not any("stands" in line for line in said), "once is enough"
     last = read_metrics(folder)[-1]["step"]
     # Now the logs have no room either.
     fill = small_disk / "fill"

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,10 @@ def served(runs_folder: Path) -> Generator[Served]:
 
 
 @pytest.fixture
-def serving() -> Callable[[Path], Iterator[Served]]:
-    """Another inspector, over another folder."""
-    return serve
+def serving() -> Generator[Callable[[Path], Served]]:
+    """Starts another inspector, over another folder; it outlives the page, which asks for news to its end."""
+    with ExitStack() as started:
+        yield lambda folder: started.enter_context(contextmanager(serve)(folder))
 
 
 def serve(folder: Path) -> Iterator[Served]:
@@ -77,8 +79,9 @@ def browser() -> Generator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Generator[Page]:
+def page(browser: Browser, serving: Callable[[Path], Served]) -> Generator[Page]:
     """A page; whatever fails on it, or wants something from elsewhere, fails the test."""
+    del serving  # asked for so that it ends after this page
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     opened = context.new_page()
     trouble: list[str] = []

@@ -1,6 +1,7 @@
 """A run of 5,000 steps of 128 rollouts: opened from its small files, never from its rollouts."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from starlette.testclient import TestClient
 
 import view_runs
 from muster.view.server import create_app
+from view_runs import Served
 
 NUM_STEPS = 5000
 
@@ -49,14 +51,13 @@ def test_a_look_for_news_costs_next_to_nothing(long_folder: Path):
     assert len(answer.content) < 200
 
 
-def test_the_page_draws_a_part_of_the_points_and_all_of_the_peaks(page: Page, long_folder: Path, serving):
-    for served in serving(long_folder):
-        page.goto(served.address)
-        page.wait_for_selector(".chart[data-panel=reward] .main-svg")
-        drawn = page.evaluate(
-            "document.querySelector('.chart[data-panel=reward] .plot').data.at(-1).x.length"
-        )
-        assert 200 < drawn < 1000
-        page.keyboard.press("s")
-        expect(page.locator("tbody tr")).to_have_count(8)
-        expect(page.locator("tbody tr").first).to_contain_text("39")
+def test_the_page_draws_a_part_of_the_points_and_all_of_the_peaks(
+    page: Page, long_folder: Path, serving: Callable[[Path], Served]
+):
+    page.goto(serving(long_folder).address)
+    page.wait_for_selector(".chart[data-panel=reward] .main-svg")
+    drawn = page.evaluate("document.querySelector('.chart[data-panel=reward] .plot').data.at(-1).x.length")
+    assert 200 < drawn < 1000
+    page.keyboard.press("s")
+    expect(page.locator("tbody tr")).to_have_count(8)
+    expect(page.locator("tbody tr").first).to_contain_text("39")

@@ -1,6 +1,6 @@
 """Regrades in the inspector: what it answers about them, and what a person sees."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,9 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def regrades(folder: Path, serving: Callable[[Path], Iterator[Served]]) -> Iterator[Served]:
+def regrades(folder: Path, serving: Callable[[Path], Served]) -> Served:
     """The inspector over them."""
-    yield from serving(folder)
+    return serving(folder)
 
 
 def asked(folder: Path, run: str, path: str = "", status: int = 200):

@@ -290,7 +290,7 @@ def _failure(error: BaseException) -> Failure:
         return Failure(str(error))
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:
+    except Exception:  # an exception's own words may fail, too
         text = type(error).__name__
     text = text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "..."
     last = extract_tb(error.__traceback__)[-1:]

@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +254,8 @@ def test_opening_and_plotting_need_no_torch(runs: Path):
         "sys.exit('torch' in sys.modules or 'IPython' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_each_curve_is_defined_once():
+    text = resources.files("muster.view").joinpath("static", "panels.js").read_text(encoding="utf-8")
+    assert text.count('\n    "id": ') == len(panels())

@@ -4,7 +4,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def serving() -> Generator[Callable[[Path], Served]]:
         yield lambda folder: started.enter_context(contextmanager(serve)(folder))
 
 
-def serve(folder: Path) -> Iterator[Served]:
+def serve(folder: Path) -> Generator[Served]:
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app([folder]), log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

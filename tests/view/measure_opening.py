@@ -26,7 +26,7 @@ from muster.view.examining import BUDGET_TOKENS
 
 NUM_STEPS, TRIES = 5_000, 7
 LONG_STEPS, LONG_TOKENS = 200, 500
-DRAWN = ".chart[data-panel=reward] .main-svg .lines path"
+DRAWN = ".chart[data-panel=reward] .drawing .line"
 
 
 def opening(runs: Path) -> list[float]:

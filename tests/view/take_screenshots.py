@@ -47,12 +47,12 @@ class Shot(NamedTuple):
 
 
 VIEW = {
-    "view-curves": Shot("", "", ".chart .main-svg"),
+    "view-curves": Shot("", "", ".chart .drawing"),
     "view-samples": Shot("", "view=samples&step=3&group=0&colour=logprob", ".rollout .t", token=12),
     "view-pair": Shot("", "view=samples&step=3&group=0&show=pair&colour=entropy", ".t.other", is_dark=True),
 }
 READING = {
-    "reading-healthy": Shot("healthy-extraction", "", ".chart .main-svg", (1180, 800)),
+    "reading-healthy": Shot("healthy-extraction", "", ".chart .drawing", (1180, 800)),
     "reading-collapsed": Shot("mode-collapse", "", ".finding .badge", (1020, 640)),
     "reading-collapsed-samples": Shot(
         "mode-collapse", "view=samples&step=32&group=3", ".rollout .t", (1180, 660)
@@ -62,7 +62,7 @@ READING = {
         "reward-hacking", "view=samples&step=32&group=0&colour=kl", ".rollout .t", (1180, 660)
     ),
     "reading-beside": Shot(
-        "healthy-graded", "with={mode-collapse},{reward-hacking}", ".chart .main-svg", (1180, 640)
+        "healthy-graded", "with={mode-collapse},{reward-hacking}", ".chart .drawing", (1180, 640)
     ),
 }
 

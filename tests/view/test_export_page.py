@@ -10,7 +10,8 @@ import view_runs
 from muster.cli import main
 from muster.cli.inspector import parse_steps
 from muster.errors import ConfigError
-from muster.view.export import export_page, one_script
+from muster.view.bundling import one_script
+from muster.view.export import export_page
 from muster.view.server import page_files
 
 
@@ -26,7 +27,7 @@ def test_every_module_goes_in_after_those_it_imports():
     files = {name: body.decode() for name, (body, _) in page_files().items()}
     script = one_script(files, "main.js")
     names = re.findall(r'^modules\["([\w.]+)"\]', script, re.MULTILINE)
-    assert sorted(names) == sorted(name for name in files if name.endswith(".js") and "plotly" not in name)
+    assert sorted(names) == sorted(name for name in files if name.endswith(".js"))
     assert re.search(r"^(import|export) ", script, re.MULTILINE) is None
     for name in names:
         for needed in re.findall(
@@ -55,7 +56,7 @@ def test_the_command_writes_a_page_that_opens_from_disk(
     )
     assert "5 steps with samples" in capsys.readouterr().out
     page.goto(file.as_uri())
-    page.wait_for_selector(".chart .main-svg")
+    page.wait_for_selector(".chart .drawing")
     expect(page.locator("#run-list .run")).to_have_count(2)
     page.goto(file.as_uri() + f"#{page.url.split('#')[1].split('&')[0]}&view=samples&step=3")
     page.keyboard.press("]")
@@ -71,12 +72,12 @@ def test_hostile_text_in_an_exported_page_stays_text(page: Page, tmp_path: Path)
     folder = view_runs.write_hostile_run(tmp_path / "runs" / "bad")
     (tmp_path / "out.html").write_text(export_page([folder], None).html)
     page.goto((tmp_path / "out.html").as_uri())
-    page.wait_for_selector(".chart .main-svg")
+    page.wait_for_selector(".chart .drawing")
     page.keyboard.press("s")
     page.wait_for_selector(".rollout .t")
     assert page.evaluate("window.hurt") is None
     assert page.locator("img, iframe").count() == 0
-    assert page.locator("script").count() == 3
+    assert page.locator("script").count() == 2
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,5 +1,6 @@
 """The page in the system's Chromium: what a person does with it, step by step."""
 
+import re
 from typing import Literal
 
 import pytest
@@ -41,7 +42,7 @@ def test_the_curves_of_a_run_are_drawn_with_what_they_mean(page: Page, served: S
         "Time per phase",
     } <= set(titles)
     expect(page.locator(".note", has_text="Not recorded")).to_contain_text("Sampler and trainer")
-    page.wait_for_selector(".chart .main-svg")
+    page.wait_for_selector(".chart .drawing")
     page.click(".chart[data-panel=kl] .info")
     about = page.locator("dialog")
     expect(about).to_contain_text("k3: mean of exp")
@@ -52,15 +53,16 @@ def test_the_curves_of_a_run_are_drawn_with_what_they_mean(page: Page, served: S
 
 def test_a_missing_number_is_a_gap(page: Page, served: Served):
     open_at(page, served)
-    page.wait_for_selector(".chart[data-panel=entropy] .main-svg")
-    drawn = page.evaluate("document.querySelector('.chart[data-panel=entropy] .plot').data[0].y")
-    assert drawn[:5] == [None, 2, 1, None, 0.5]
+    page.wait_for_selector(".chart[data-panel=entropy] .drawing")
+    (line,) = page.locator(".chart[data-panel=entropy] .line").all()
+    stretches = (line.get_attribute("d") or "").split("M")[1:]
+    assert [stretch.count("L") + 1 for stretch in stretches][:2] == [2, 5]
 
 
 def test_one_cursor_is_shared_and_a_click_goes_to_the_step(page: Page, served: Served):
     open_at(page, served)
-    page.wait_for_selector(".chart[data-panel=entropy] .main-svg")
-    page.wait_for_selector(".chart[data-panel=reward] .main-svg")
+    page.wait_for_selector(".chart[data-panel=entropy] .drawing")
+    page.wait_for_selector(".chart[data-panel=reward] .drawing")
     field = page.locator(".chart[data-panel=reward] .field")
     middle = page.evaluate("document.querySelector('.chart[data-panel=reward] .field').clientWidth - 56") / 2
     field.hover(position={"x": 46 + middle, "y": 60})  # step 4 of 8
@@ -75,7 +77,7 @@ def test_one_cursor_is_shared_and_a_click_goes_to_the_step(page: Page, served: S
 
 def test_the_cursor_follows_the_keyboard_too(page: Page, served: Served):
     open_at(page, served)
-    page.wait_for_selector(".chart[data-panel=reward] .main-svg")
+    page.wait_for_selector(".chart[data-panel=reward] .drawing")
     page.locator(".chart[data-panel=reward] .field").focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
@@ -86,7 +88,7 @@ def test_the_cursor_follows_the_keyboard_too(page: Page, served: Served):
 
 def test_dragging_zooms_all_charts_and_the_address_keeps_it(page: Page, served: Served):
     open_at(page, served)
-    page.wait_for_selector(".chart[data-panel=reward] .main-svg")
+    page.wait_for_selector(".chart[data-panel=reward] .drawing")
     box = page.locator(".chart[data-panel=reward] .field").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 60, box["y"] + 60)
@@ -95,10 +97,10 @@ def test_dragging_zooms_all_charts_and_the_address_keeps_it(page: Page, served: 
     page.mouse.up()
     expect(page.get_by_role("button", name="show all")).to_be_visible()
     assert "from=" in page.url
-    ranges = page.evaluate(
-        "[...document.querySelectorAll('.plot')].filter(p => p.layout).map(p => p.layout.xaxis.range.join())"
-    )
-    assert len(set(ranges)) == 1
+    drawn = [chart for chart in page.locator(".drawing").all() if chart.locator(".line").count()]
+    ticks = [tuple(chart.locator(".tick[y='151']").all_text_contents()) for chart in drawn]
+    assert len(ticks) > 3
+    assert len(set(ticks)) == 1
     page.get_by_role("button", name="show all").click()
     expect(page.get_by_role("button", name="show all")).to_have_count(0)
 
@@ -109,13 +111,12 @@ def test_runs_are_searched_and_compared_on_the_same_axes(page: Page, served: Ser
     expect(page.locator("#run-list .run")).to_have_count(1)
     page.get_by_label("Compare run_v1").check()
     expect(page.locator(".legend li")).to_have_count(2)
-    page.wait_for_selector(".chart[data-panel=reward] .main-svg")
-    until(page, "document.querySelector('.chart[data-panel=reward] .plot').data.length === 2")
-    styles = page.evaluate(
-        "document.querySelector('.chart[data-panel=reward] .plot').data.map(t => [t.line.color, t.line.dash])"
-    )
-    assert styles[0][0] != styles[1][0]
-    assert styles[0][1] != styles[1][1]
+    page.wait_for_selector(".chart[data-panel=reward] .drawing")
+    lines = page.locator(".chart[data-panel=reward] .line")
+    expect(lines).to_have_count(2)
+    for look in ("stroke", "stroke-dasharray"):
+        first, second = (line.get_attribute(look) for line in lines.all())
+        assert first != second
     page.reload()
     expect(page.locator(".legend li")).to_have_count(2)
     expect(page.locator("#run-search")).to_have_value("run_v1")
@@ -265,7 +266,8 @@ def test_new_steps_of_a_running_run_appear_by_themselves(page: Page, served: Ser
         store.append_step(view_runs.report(3))
         expect(page.locator(".facts")).to_contain_text("3of 8", timeout=30_000)
         expect(page.locator("#live")).to_contain_text("live", timeout=10_000)
-        until(page, "document.querySelector('.chart[data-panel=reward] .plot').data.at(-1).x.at(-1) === 3")
+        line = page.locator(".chart[data-panel=reward] .line")
+        expect(line).to_have_attribute("d", re.compile(r"^M[^ML]+L[^ML]+L[^ML]+$"))
 
 
 def test_a_hostile_run_stays_text(page: Page, served: Served):
@@ -274,7 +276,7 @@ def test_a_hostile_run_stays_text(page: Page, served: Served):
     expect(page.locator("h1")).to_have_text(name)
     expect(page.locator(".findings")).to_contain_text("</script><script>window.hurt='script'</script>")
     page.select_option("select:has(option[value*=onerror])", view_runs.HOSTILE[0])
-    page.wait_for_selector(".chart .main-svg")
+    page.wait_for_selector(".chart .drawing")
     for step, group in ((3, 0), (3, 2)):
         page.goto(
             page.url.split("#")[0] + f"#run={served.id_of(name)}&view=samples&step={step}&group={group}"
@@ -306,7 +308,7 @@ def test_a_hostile_run_stays_text(page: Page, served: Served):
 def test_axe_finds_nothing(page: Page, served: Served, state: str, scheme: Literal["light", "dark"]):
     page.emulate_media(color_scheme=scheme)
     open_at(page, served, state)
-    page.wait_for_selector({"": ".chart .main-svg", "view=setup": ".config"}.get(state, ".rollout .t"))
+    page.wait_for_selector({"": ".chart .drawing", "view=setup": ".config"}.get(state, ".rollout .t"))
     found = Axe().run(page).response["violations"]
     assert [
         (one["id"], one["impact"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary"))
@@ -318,7 +320,7 @@ def test_the_page_fits_a_narrow_screen(page: Page, served: Served):
     page.set_viewport_size({"width": 390, "height": 800})
     for state in ("", "view=samples&step=3&group=0&show=pair"):
         open_at(page, served, state)
-        page.wait_for_selector(".chart .main-svg" if not state else ".rollout .t")
+        page.wait_for_selector(".chart .drawing" if not state else ".rollout .t")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert page.evaluate("document.getElementById('main').scrollWidth") <= 390
     assert page.locator("#runs").is_hidden()

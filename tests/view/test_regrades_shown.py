@@ -79,7 +79,7 @@ def test_a_regrade_is_shown_from_its_table_to_its_rollouts(page: Page, regrades:
     table = page.locator("table.regrade").first
     expect(table).to_contain_text("Mean score")
     expect(table.locator("tr", has_text="Clipped low")).to_contain_text("3.0")
-    page.wait_for_selector(".chart[data-panel=regrade-cosine] .main-svg")
+    page.wait_for_selector(".chart[data-panel=regrade-cosine] .drawing")
     expect(page.locator(".chart h3")).to_have_text(
         ["Mean score", "Groups mixed", "Agreement of coefficients", "Norm after / before"]
     )
@@ -104,7 +104,7 @@ def test_hostile_regrades_stay_text(page: Page, regrades: Served):
     open_at(page, regrades, "view=regrades", "hostile")
     expect(page.locator(".limits")).to_contain_text("</script><script>window.hurt='script'</script>")
     expect(page.locator(".limits")).to_contain_text("\u27e8U+001B\u27e9[2J")
-    page.wait_for_selector(".chart .main-svg")
+    page.wait_for_selector(".chart .drawing")
     names = page.locator("#regrade-field option").all_text_contents()
     page.select_option("#regrade-field", label=next(name for name in names if name == "torn"))
     expect(page.get_by_role("alert")).to_contain_text("can't be read as a regrade")
@@ -117,7 +117,7 @@ def test_hostile_regrades_stay_text(page: Page, regrades: Served):
 def test_axe_finds_nothing_about_regrades(page: Page, regrades: Served, scheme):
     page.emulate_media(color_scheme=scheme)
     open_at(page, regrades, "view=regrades")
-    page.wait_for_selector(".chart[data-panel=regrade-norm] .main-svg")
+    page.wait_for_selector(".chart[data-panel=regrade-norm] .drawing")
     found = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
 

@@ -10,19 +10,16 @@ from typing import NamedTuple
 
 from muster.errors import ConfigError, MusterError
 from muster.store import Line
+from muster.view.bundling import one_script
 from muster.view.regrades import regrade_answers
 from muster.view.run_view import RunView
-from muster.view.server import PAGE, PLOTLY, packed, page_files
+from muster.view.server import MAIN, PAGE, packed, page_files
 from muster.view.sources import find_sources
 
 MAX_BYTES = 400 * 2**20
 """Of a page's data: browsers open no larger one well."""
 DEFAULT_STEPS = 8
 """Steps whose samples go in where none are named: the last ones."""
-
-_IMPORT = re.compile(r"^import (\{[^}]*\}) from \"\./([\w.]+)\";\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
-_EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MULTILINE)
 
 
 class Exported(NamedTuple):
@@ -102,18 +99,18 @@ def _assembled(data: str) -> str:
     """The page with styles, scripts and data inside, under a policy that lets only these scripts run."""
     files = {name: body.decode("utf-8") for name, (body, _) in page_files().items()}
     styles = [body for name, body in files.items() if name.endswith(".css")]
-    return in_one_file(
-        files[PAGE], styles=styles, plotly=files[PLOTLY], script=one_script(files, "main.js"), data=data
-    )
+    return in_one_file(files[PAGE], styles=styles, script=one_script(files, MAIN), data=data)
 
 
-def in_one_file(page: str, *, styles: Sequence[str], plotly: str, script: str, data: str) -> str:
+def in_one_file(
+    page: str, *, styles: Sequence[str], script: str, data: str, before: Sequence[str] = ()
+) -> str:
     """The page with all that it needs inside, under a policy that lets only these scripts run.
 
-    `data` is JSON, which the script finds in the element `exported`.
+    `data` is JSON, which the script finds in the element `exported`; scripts of others run `before` it.
     """
-    scripts = [_inert(plotly), _inert(script)]
-    hashes = " ".join(f"'sha256-{_digest(one)}'" for one in scripts)
+    others, own = [_inert(one) for one in before], _inert(script)
+    hashes = " ".join(f"'sha256-{_digest(one)}'" for one in [*others, own])
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -124,7 +121,8 @@ def in_one_file(page: str, *, styles: Sequence[str], plotly: str, script: str, d
     head = head.replace(charset, charset + said, 1)
     # In a script element nothing but "<" can end the data, and JSON has an escape for it.
     body = f'<script type="application/json" id="exported">{data.replace("<", chr(92) + "u003c")}</script>\n'
-    body += f'<script>{scripts[0]}</script>\n<script type="module">{scripts[1]}</script>\n'
+    body += "".join(f"<script>{one}</script>\n" for one in others)
+    body += f'<script type="module">{own}</script>\n'
     inside = "".join(f"<style>\n{style}</style>\n" for style in styles)
     return head.replace("</head>", f"{inside}</head>", 1).replace("</body>", f"{body}</body>", 1)
 
@@ -136,23 +134,3 @@ def _inert(script: str) -> str:
 
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-
-
-def one_script(files: dict[str, str], start: str) -> str:
-    """A module and all that it imports as one: each in a function of its own, after those that it imports."""
-    done: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        if name in done:
-            return
-        text = files[name]
-        done[name] = ""
-        for _, imported in _IMPORT.findall(text):
-            add(imported)
-        names = ", ".join(_EXPORTED.findall(text))
-        inside = _EXPORT.sub("", _IMPORT.sub(r'const \1 = modules["\2"];\n', text))
-        done.pop(name)
-        done[name] = f'modules["{name}"] = (() => {{\n{inside}\nreturn {{ {names} }};\n}})();\n'
-
-    add(start)
-    return '"use strict";\nconst modules = {};\n' + "".join(done.values())

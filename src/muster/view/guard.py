@@ -16,9 +16,8 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MAX_TARGET_BYTES = 4_096
 """Of path and query together."""
 
-# plotly writes its own styles into the page, so styles may be inline; scripts never.
 CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {

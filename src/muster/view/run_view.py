@@ -37,7 +37,7 @@ class RunView:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._lock = threading.RLock()
+        self._lock, self._examining = threading.RLock(), threading.Lock()
         self._files = RunFiles(source)
         self._examined: tuple[tuple[int, int], Line] | None = None
 
@@ -95,6 +95,8 @@ class RunView:
             if told(self._files.events.look()) is not None:
                 return {"findings": [], "unasked": [], "unread": []}
             stamp = (self._files.records.generation, len(self._files.records.look()))
+        # It may read for seconds; meanwhile the curves answer.
+        with self._examining:
             if self._examined is None or self._examined[0] != stamp:
                 self._examined = (stamp, _asked(self.source))
             return self._examined[1]

@@ -1,26 +1,12 @@
-// One chart: plotly draws it, the cursor and its readout are ours, since they are shared by all charts.
+// One chart: its curves, and the cursor and readout that it shares with the others.
 
+import { draw } from "./drawing.js";
 import { byId, h, replace } from "./dom.js";
 import { number, percent } from "./format.js";
-import { ink } from "./palette.js";
 import { placeOf } from "./series.js";
-import { hasNumbers, tracesOf } from "./traces.js";
-import { isExported } from "./api.js";
+import { hasNumbers, shapesOf } from "./traces.js";
 
-let loading = null;
-
-/** plotly's script, loaded when the first chart is seen. */
-export function plotly() {
-  if (window.Plotly) return Promise.resolve(window.Plotly);
-  if (isExported) return Promise.reject(new Error("plotly is not in this file"));
-  loading ||= new Promise((done, failed) => {
-    const script = h("script", { src: "/static/plotly.min.js" });
-    script.onload = () => done(window.Plotly);
-    script.onerror = () => failed(new Error("plotly's script can't be loaded"));
-    document.head.append(script);
-  });
-  return loading;
-}
+const MIN_DRAG = 4;
 
 /** A chart of a panel. `shared` is told where the cursor is, which steps are zoomed to, which step was chosen. */
 export class Chart {
@@ -33,7 +19,8 @@ export class Chart {
     this.plot = h("div", { class: "plot" });
     this.readout = h("div", { class: "readout" });
     this.caption = h("p", { class: "unseen" });
-    this.field = h("div", { class: "field", tabindex: "0", role: "group", "aria-label": `${panel.title}: arrow keys move the cursor, Enter opens the step` }, this.plot, this.cursor);
+    this.dragged = h("div", { class: "dragged", hidden: true });
+    this.field = h("div", { class: "field", tabindex: "0", role: "group", "aria-label": `${panel.title}: arrow keys move the cursor, Enter opens the step` }, this.plot, this.dragged, this.cursor);
     this.element = h("figure", { class: "chart", "data-panel": panel.id }, this.header(), this.field, this.caption);
     this.listen();
   }
@@ -57,56 +44,37 @@ export class Chart {
     if (this.isStale && this.runs) this.draw();
   }
 
-  async draw() {
+  draw() {
     this.isStale = false;
-    const { traces, lines } = tracesOf(this.panel, this.runs, this.options);
+    const { shapes, lines } = shapesOf(this.panel, this.runs, this.options);
     this.lines = lines;
     this.keys = [...new Set(lines.map((line) => line.name))];
     this.say(null);
     this.caption.textContent = lines.map(told).join(". ");
-    const Plotly = await plotly();
-    if (!this.element.isConnected) return;
-    await Plotly.react(this.plot, traces, this.layout(), { displayModeBar: false, doubleClick: false, responsive: false, scrollZoom: false });
-    if (!this.isWired) this.wire();
-  }
-
-  layout() {
     const { low, high } = this.options;
     const room = 0.012 * (high - low);
-    const width = this.field.clientWidth, height = this.field.clientHeight;
-    const axis = { gridcolor: ink("grid"), zerolinecolor: ink("grid"), linecolor: ink("line"), tickfont: { size: 11, color: ink("muted") }, fixedrange: false, automargin: false };
-    const values = this.lines.flatMap((line) => line.values).filter((value) => value !== null);
-    const canLog = this.panel.log && values.length && values.some((value) => value > 0);
-    const canScale = !this.panel.share || values.some((value) => value !== 0);
-    const flat = canScale && !this.panel.range && !canLog && !this.panel.stack ? around(values) : null;
-    return {
-      width, height, margin: { l: 46, r: 10, t: 6, b: 22 }, showlegend: false, hovermode: false, dragmode: "zoom",
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: ink("muted") },
-      xaxis: { ...axis, range: [low - room, high + room], showgrid: false, nticks: 6, dtick: high - low <= 6 ? 1 : undefined, tickformat: "d" },
-      yaxis: { ...axis, fixedrange: true, nticks: 5, zeroline: false, type: canLog ? "log" : "linear", exponentformat: "e", tickformat: this.panel.share ? ",.3~%" : undefined, dtick: canLog ? (decades(values) > 1.5 ? 1 : "D2") : undefined, range: this.panel.range ? padded(this.panel.range) : canScale ? flat || undefined : [0, 0.05], autorange: !this.panel.range && canScale && !flat, rangemode: this.panel.stack ? "tozero" : "normal" },
-    };
-  }
-
-  wire() {
-    this.isWired = true;
-    this.plot.on("plotly_relayout", (change) => {
-      const low = change["xaxis.range[0]"], high = change["xaxis.range[1]"];
-      if (low !== undefined && high !== undefined) this.shared.zoom(Math.round(low), Math.round(high));
-    });
+    const x = { low: low - room, high: high + room, isWhole: true };
+    this.axis = draw(this.plot, shapes, { width: this.field.clientWidth, height: this.field.clientHeight, x, y: heightOf(this.panel, shapes, this.options) });
   }
 
   listen() {
     const field = this.field;
     let pressed = null;
-    field.addEventListener("pointermove", (event) => this.shared.move(this.stepAt(event)));
+    field.addEventListener("pointermove", (event) => {
+      this.shared.move(this.stepAt(event));
+      this.mark(pressed, event.clientX);
+    });
     field.addEventListener("pointerleave", () => this.shared.move(null));
-    field.addEventListener("pointerdown", (event) => (pressed = event.clientX), true);
-    window.addEventListener("pointerup", (event) => {
-      if (pressed !== null && Math.abs(event.clientX - pressed) < 4 && event.button === 0) {
-        const step = this.stepAt(event);
-        if (step !== null) this.shared.choose(step);
-      }
-      pressed = null;
+    field.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      pressed = event.clientX;
+      field.setPointerCapture(event.pointerId);
+    });
+    field.addEventListener("pointercancel", () => this.mark((pressed = null), 0));
+    field.addEventListener("pointerup", (event) => {
+      const from = pressed;
+      this.mark((pressed = null), 0);
+      if (from !== null) this.released(from, event.clientX);
     });
     field.addEventListener("dblclick", () => this.shared.zoom(null, null));
     field.addEventListener("keydown", (event) => {
@@ -119,19 +87,41 @@ export class Chart {
     });
   }
 
-  stepAt(event) {
-    const axis = this.plot._fullLayout && this.plot._fullLayout.xaxis;
-    if (!axis) return null;
-    const at = event.clientX - this.plot.getBoundingClientRect().left - axis._offset;
-    return at < -4 || at > axis._length + 4 ? null : Math.max(this.options.low, Math.min(this.options.high, axis.p2d(at)));
+  /** Shows the stretch of steps that is dragged over, from one place on the screen to another. */
+  mark(from, to) {
+    const isDragged = from !== null && Math.abs(to - from) >= MIN_DRAG;
+    this.dragged.hidden = !isDragged;
+    if (!isDragged) return;
+    const [low, high] = [from, to].sort((a, b) => a - b).map((at) => at - this.plot.getBoundingClientRect().left);
+    this.dragged.style.left = `${low}px`;
+    this.dragged.style.width = `${high - low}px`;
+  }
+
+  /** A click chooses a step, a drag a stretch of them. */
+  released(from, to) {
+    if (!this.axis) return;
+    const [low, high] = [from, to].sort((a, b) => a - b).map((at) => this.within(at));
+    if (to - from >= MIN_DRAG || from - to >= MIN_DRAG) this.shared.zoom(Math.round(low), Math.round(high));
+    else if (this.stepAt({ clientX: to }) !== null) this.shared.choose(low);
+  }
+
+  /** The step under a place on the screen; null beside the field. */
+  stepAt({ clientX }) {
+    const at = this.axis && clientX - this.plot.getBoundingClientRect().left - this.axis.left;
+    return at === undefined || at < -4 || at > this.axis.width + 4 ? null : this.within(clientX);
+  }
+
+  within(clientX) {
+    const step = this.axis.value(clientX - this.plot.getBoundingClientRect().left - this.axis.left);
+    return Math.max(this.options.low, Math.min(this.options.high, step));
   }
 
   /** Puts the cursor at a step, or takes it away. */
   point(step) {
-    const axis = this.plot._fullLayout && this.plot._fullLayout.xaxis;
+    const axis = this.axis;
     const isShown = step !== null && axis && step >= this.options.low && step <= this.options.high;
     this.cursor.hidden = !isShown;
-    if (isShown) this.cursor.style.transform = `translateX(${axis._offset + axis.d2p(step)}px)`;
+    if (isShown) this.cursor.style.transform = `translateX(${axis.left + axis.place(step)}px)`;
     this.say(step);
   }
 
@@ -146,12 +136,10 @@ export class Chart {
   }
 
   resize() {
-    if (this.isWired && window.Plotly) window.Plotly.relayout(this.plot, { width: this.field.clientWidth, height: this.field.clientHeight });
+    if (this.axis && this.axis.of !== this.field.clientWidth) this.draw();
   }
 
   leave() {
-    if (this.isWired && window.Plotly) window.Plotly.purge(this.plot);
-    this.isWired = false;
     this.element.remove();
   }
 
@@ -161,21 +149,29 @@ export class Chart {
   }
 }
 
-/** For values that are all the same, a range with 0 in it: plotly would draw a small one as 0. */
-function around(values) {
-  const value = values[0];
-  return values.length && value !== 0 && values.every((other) => other === value) ? [Math.min(0, 2 * value), Math.max(0, 2 * value)] : null;
+/** The axis of values: the panel's own, or one that holds what is drawn. */
+function heightOf(panel, shapes, { low, high }) {
+  const isShare = panel.share === true;
+  if (panel.range) return { ...padded(...panel.range), isShare };
+  const values = shapes.flatMap((shape) => [shape.y, shape.low, shape.high].flatMap((column) => (column || []).filter((value, at) => value !== null && shape.x[at] >= low && shape.x[at] <= high)));
+  const isLog = Boolean(panel.log) && values.some((value) => value > 0);
+  const [least, most] = endsOf(isLog ? values.filter((value) => value > 0) : values);
+  if (isLog) return least === most ? { low: least / 2, high: 2 * most, isLog } : { low: least / (most / least) ** 0.05, high: most * (most / least) ** 0.05, isLog };
+  // Values that are all the same have 0 in view: a small one would seem to be nothing.
+  if (least === most) return { low: Math.min(0, 2 * least), high: Math.max(most ? 2 * most : 0, least >= 0 && !most ? (isShare ? 0.05 : 1) : 0), isShare };
+  return panel.stack ? { low: 0, high: 1.04 * most, isShare } : { ...padded(least, most), isShare };
 }
 
-/** Powers of ten between the least and the greatest of these values. */
-function decades(values) {
-  const there = values.filter((value) => value > 0);
-  return Math.log10(Math.max(...there) / Math.min(...there));
+/** The least and the greatest; 0 twice where there is nothing. */
+function endsOf(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) (low = Math.min(low, value)), (high = Math.max(high, value));
+  return low <= high ? [low, high] : [0, 0];
 }
 
-function padded([low, high]) {
-  const room = 0.04 * (high - low);
-  return [low - room, high + room];
+function padded(low, high) {
+  const room = 0.05 * (high - low);
+  return { low: low - room, high: high + room };
 }
 
 function last(line) {

@@ -25,20 +25,20 @@ export class GroupView {
   }
 
   async show(info, line, step) {
-    const key = [state().run, step, line.group, state().held].join(" ");
+    const key = [state().run, step, line.group, state().held, state().regrade].join(" ");
     if (key === this.key) return this.refresh(info);
     this.key = key;
     hideTip();
-    let found;
+    let found, regraded;
     try {
       found = await ask(this.path(step, `groups/${line.group}`), { held_out: state().held });
-      this.regraded = await regradedRows(step);
+      regraded = await regradedRows(step);
     } catch (error) {
       if (key === this.key) replace(this.container, h("p", { class: "problem", role: "alert" }, error.message));
       return;
     }
     if (key !== this.key) return;
-    this.found = found;
+    Object.assign(this, { found, regraded });
     this.tokens.clear();
     this.container.scrollTop = 0;
     this.refresh(info, true);

@@ -1,7 +1,6 @@
 // The page: which view is shown, and what keeps it up to date.
 
 import { ask, isExported } from "./api.js";
-import { plotly } from "./chart.js";
 import { CurvesView } from "./curves.js";
 import { byId, h, replace, speak } from "./dom.js";
 import { duration } from "./format.js";
@@ -38,8 +37,6 @@ async function start() {
   if (matchMedia("(max-width: 800px)").matches) toggleRuns();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.view?.update(book.info(state().run)));
   listenToKeys(ACTIONS);
-  // Five megabytes of script: on their way while the runs are asked for.
-  if (state().view === "curves") plotly().catch(() => {});
   await listRuns();
   const first = book.runs.find((run) => run.status.state === "running") || [...book.runs].sort((a, b) => a.status.age_s - b.status.age_s)[0];
   if (!state().run && first) go({ run: first.id }, true);
@@ -82,7 +79,8 @@ async function render() {
 async function learn(id) {
   const [info] = await Promise.all([ask(`/api/runs/${id}`), fresh(id)]);
   book.infos.set(id, info);
-  examine(id);
+  // After what is known has been drawn.
+  setTimeout(examine, 0, id);
 }
 
 /** Asks for the doctor's findings where training told none; the curves don't wait for them. */

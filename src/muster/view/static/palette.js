@@ -19,7 +19,7 @@ export function look(place) {
   return { color: (isDark() ? DARK : LIGHT)[at], dash: DASHES[at], sign: SIGNS[at] };
 }
 
-/** The colour with some of it seen through, as plotly takes it. */
+/** The colour with some of it seen through. */
 export function faint(color, share) {
   const part = color.length === 4 ? [1, 2, 3].map((at) => color[at] + color[at]) : [1, 3, 5].map((at) => color.slice(at, at + 2));
   return `rgba(${part.map((two) => parseInt(two, 16)).join(",")},${share})`;

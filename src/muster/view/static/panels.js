@@ -87,16 +87,6 @@ export const PANELS = [
     "healthy": "Even, or rising as completions get longer."
   },
   {
-    "id": "held-out-loss", "title": "Held-out loss", "lines": ["eval_loss"], "points": true, "atLeast": 1, "names": {"eval_loss": "held-out loss"},
-    "formula": "Of a warm start: mean of \u2212log \u03c0 over the tokens of the held-out answers, in nats. Its exponential is the perplexity.",
-    "healthy": "Falls. Rising while the loss still falls is memorization: stop there, checkpoints/best is the one to take."
-  },
-  {
-    "id": "accuracy", "title": "Token accuracy", "lines": ["mean_token_accuracy"], "range": [0, 1], "share": true, "atLeast": 1, "names": {"mean_token_accuracy": "likeliest"},
-    "formula": "Of a warm start: share of the answers\u2019 tokens that the policy finds likelier than any other, given those before them.",
-    "healthy": "Rises with the held-out one. 1 means that the answers are known by heart."
-  },
-  {
     "id": "loss", "title": "Loss", "lines": ["loss"],
     "formula": "Mean of the updates\u2019 losses.",
     "healthy": "Says nothing about progress: at a first update with sequence weights it is 0."

@@ -5,18 +5,13 @@ import { h } from "./dom.js";
 import { number, signed } from "./format.js";
 import { state } from "./state.js";
 
-let kept = { key: "", rows: new Map() };
-
 /** The rollouts of a step under the chosen regrade, by group and index; none where none is chosen. */
 export async function regradedRows(step) {
   const { run, regrade, held } = state();
   if (!regrade || held) return new Map();
-  const key = [run, regrade, step].join(" ");
-  if (kept.key !== key) {
-    const { rollouts } = await ask(`/api/runs/${run}/regrades/${regrade}/steps/${step}`).catch(() => ({ rollouts: [] }));
-    kept = { key, rows: new Map(rollouts.map((row) => [`${row.group} ${row.index}`, row])) };
-  }
-  return kept.rows;
+  // Asked for each time: a regrade of the same name may have been made anew.
+  const { rollouts } = await ask(`/api/runs/${run}/regrades/${regrade}/steps/${step}`).catch(() => ({ rollouts: [] }));
+  return new Map(rollouts.map((row) => [`${row.group} ${row.index}`, row]));
 }
 
 /** The line; null where the regrade says nothing of the rollout. */

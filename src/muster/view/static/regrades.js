@@ -35,6 +35,7 @@ export class RegradesView {
   constructor(container, book) {
     this.book = book;
     this.charts = [];
+    this.turn = 0;
     this.head = h("div");
     this.grid = h("div", { class: "charts" });
     this.rest = h("div");
@@ -47,15 +48,17 @@ export class RegradesView {
   /** Shows the regrade that the state names, or the first there is. */
   async update(info) {
     this.info = info;
+    const turn = ++this.turn;
     let regrades = [], chosen = null;
     try {
       ({ regrades } = await ask(`/api/runs/${info.id}/regrades`));
+      if (turn !== this.turn) return;
       chosen = regrades.find((one) => one.id === state().regrade) || regrades[0];
       if (!chosen) return this.empty();
       const found = await ask(`/api/runs/${info.id}/regrades/${chosen.id}`);
-      if (info.id === state().run && this.sized) this.show(regrades, found);
+      if (turn === this.turn) this.show(regrades, found);
     } catch (error) {
-      this.fail(regrades, chosen, error);
+      if (turn === this.turn) this.fail(regrades, chosen, error);
     }
   }
 
@@ -118,8 +121,8 @@ export class RegradesView {
   }
 
   leave() {
+    this.turn++;
     this.sized.disconnect();
-    this.sized = null;
     this.charts.forEach((chart) => chart.leave());
   }
 }

@@ -17,7 +17,7 @@ from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
 from muster.data import encode_prompts, prompt_order, weighted_draw
-from muster.engine_setup import engine_options, make_engine
+from muster.engine_setup import engine_options, make_engine, refuse_uncorrected
 from muster.engines.base import Sampling
 from muster.engines.products import linear_layers, should_lay_out
 from muster.errors import ConfigError
@@ -75,6 +75,7 @@ def prepare(
     """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
     recipe, chosen = build_recipe(config), chosen_optimizer(config)
     engine_options(config)
+    refuse_uncorrected(recipe, config.engine.ahead)
     grader = start_grader(config, say, functions)
     try:
         # After the rewards' processes, which are forked before this one computes.
@@ -344,6 +345,7 @@ def make_plan(config: Config, recipe: Recipe, num_steps: int) -> Plan:
         minibatches=algo.minibatches,
         passes=algo.passes,
         sync_every=config.sampling.sync_every,
+        ahead=config.engine.ahead,
         resample=recipe.resample if algo.resample is None else algo.resample,
         kl_in_reward=algo.kl_coef if algo.kl_in == "reward" else 0.0,
         max_grad_norm=config.optim.max_grad_norm,
@@ -372,6 +374,8 @@ def fitting_budget(config: Config, policy: Policy, optimizer: Rehearsed) -> int:
     """Tokens of one forward pass in training that the memory there is allows."""
     trainable = sum(param.numel() * param.element_size() for _, param in policy.trainable())
     copies = 1 + optimizer.state_share + (config.algo.kl_coef > 0) + 2 * (config.sampling.sync_every > 1)
+    # Of every step that is sampled ahead the weights, for the proof and on their way.
+    copies += 2 * config.engine.ahead
     return budget_tokens(
         policy.base.config.get_text_config(),
         available_bytes(policy.device),

@@ -4,6 +4,7 @@
       weights.safetensors      the trainable parameters
       optimizer.safetensors    the optimizer's tensors, by parameter name
       old.safetensors          the synced copy that samples, where it lags behind
+      ahead.json               completions for the next steps, where sampling runs ahead
       state.json               counters: step, updates, prompts drawn, versions; the optimizer's own
       manifest.json            size and SHA-256 of each file; written last
 
@@ -43,6 +44,8 @@ class Checkpoint:
     old: Mapping[str, Tensor] | None
     """The weights that sample, where they lag behind the trained ones."""
     state: Mapping[str, object]
+    ahead: Mapping[str, object] | None = None
+    """What was sampled for the steps to come; None where nothing is sampled ahead."""
 
 
 def put_weights(params: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:
@@ -74,7 +77,8 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 def num_bytes(checkpoint: Checkpoint) -> int:
     """What the checkpoint takes on disk, at most."""
-    return sum(_tensor_bytes(tensors) for tensors in _parts(checkpoint).values()) + len(_state(checkpoint))
+    tensors = sum(_tensor_bytes(tensors) for tensors in _parts(checkpoint).values())
+    return tensors + sum(map(len, _texts(checkpoint).values()))
 
 
 def _parts(checkpoint: Checkpoint) -> dict[str, Mapping[str, Tensor]]:
@@ -83,8 +87,14 @@ def _parts(checkpoint: Checkpoint) -> dict[str, Mapping[str, Tensor]]:
     return {name: tensors for name, tensors in parts.items() if tensors is not None}
 
 
-def _state(checkpoint: Checkpoint) -> bytes:
-    return json.dumps(dict(checkpoint.state), allow_nan=False).encode()
+def _texts(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """The rest by the name of its file, as JSON."""
+    values = {"ahead.json": checkpoint.ahead, "state.json": checkpoint.state}
+    return {
+        name: json.dumps(dict(value), allow_nan=False).encode()
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
@@ -98,7 +108,8 @@ def _write(folder: Path, step: int, checkpoint: Checkpoint) -> None:
         contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         path = folder / f"{name}.safetensors"
         write_by(partial(save_file, contiguous), path, _tensor_bytes(contiguous))
-    write_atomic(folder / "state.json", _state(checkpoint))
+    for name, text in _texts(checkpoint).items():
+        write_atomic(folder / name, text)
     files = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     manifest = {"format": FORMAT, "step": step, "files": files}
     write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
@@ -194,13 +205,14 @@ def _change(folder: Path, name: str, expected: Mapping[str, object], hashes: boo
 
 def load(path: Path, device: torch.device) -> Checkpoint:
     """Reads a checkpoint that `find` or `damage` called whole."""
-    old = path / "old.safetensors"
+    old, ahead = path / "old.safetensors", path / "ahead.json"
     try:
         return Checkpoint(
             weights=load_file(path / "weights.safetensors", device=str(device)),
             optimizer=load_file(path / "optimizer.safetensors"),
             old=load_file(old, device=str(device)) if old.exists() else None,
             state=_object(json.loads((path / "state.json").read_bytes())),
+            ahead=_object(json.loads(ahead.read_bytes())) if ahead.exists() else None,
         )
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(
@@ -210,7 +222,7 @@ def load(path: Path, device: torch.device) -> Checkpoint:
 
 def _object(state: object) -> dict[str, object]:
     if not isinstance(state, dict):
-        raise ValueError(f"state.json holds {type(state).__name__} instead of an object")
+        raise ValueError(f"one of its JSON files holds {type(state).__name__} instead of an object")
     return state
 
 

@@ -1,5 +1,6 @@
 """Seconds by phase, and who is told how far a phase has come."""
 
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,7 +13,9 @@ def unwatched(phase: str, done: int, total: int) -> None:
     """Progress that nobody asked for."""
 
 
-BESIDE_STEP = frozenset({"eval", "save", "load", "check", "export"})
+AHEAD = "ahead"
+"""Of a step's seconds those in which later steps were sampled beside it: they took none of its time."""
+BESIDE_STEP = frozenset({"eval", "save", "load", "check", "export", AHEAD})
 """Phases that are timed with a step and aren't part of it: how long it takes does not depend on them."""
 
 
@@ -45,3 +48,53 @@ class Clock:
         """The seconds so far, which start again from nothing."""
         seconds, self.seconds = self.seconds, {}
         return seconds
+
+    def count(self, name: str, seconds: float) -> None:
+        """Adds seconds that were taken otherwise to a phase."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+
+class Overlap:
+    """Adds up the seconds in which one thread works while another, whom it works for, does not wait."""
+
+    def __init__(self) -> None:
+        self.is_awaited = False
+        self._works = False
+        self._since = 0.0
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """The work, on its own thread."""
+        self._turn(works=True)
+        try:
+            yield
+        finally:
+            self._turn(works=False)
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """A wait for it."""
+        self._turn(is_awaited=True)
+        try:
+            yield
+        finally:
+            self._turn(is_awaited=False)
+
+    def take(self) -> float:
+        """The seconds so far, which start again from nothing."""
+        self._turn()
+        with self._lock:
+            seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _turn(self, *, works: bool | None = None, is_awaited: bool | None = None) -> None:
+        """Counts what has passed, then goes on as told."""
+        with self._lock:
+            now = time.perf_counter()
+            if self._works and not self.is_awaited:
+                self._seconds += now - self._since
+            self._since = now
+            self._works = self._works if works is None else works
+            self.is_awaited = self.is_awaited if is_awaited is None else is_awaited

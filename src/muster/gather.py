@@ -78,14 +78,19 @@ class Collector:
         clock: Clock,
         *,
         step: int | None = None,
+        sampled: Sequence[Sequence[Completion]] | None = None,
     ) -> list[Group]:
         """A graded group per item, in order; every rank samples and grades its share of them.
 
-        `step` is the run's that rewards are told of; without it, the one that the keys name.
+        `step` is the run's that rewards are told of; without it, the one that the keys name. `sampled`
+        are completions that are there already, of a run of one rank.
         """
         prompts = [Prompt(ids=item.ids, key=key) for item, key in zip(items, keys, strict=True)]
         told = keys[0].step if step is None else step
-        rollouts = self._shared(items, prompts, sampling, clock, told)
+        if sampled is None:
+            rollouts = self._shared(items, prompts, sampling, clock, told)
+        else:
+            rollouts = self._graded(items, sampled, clock, told)
         return [
             Group(
                 id=f"{prompt.key.step}-{prompt.key.slot}-{prompt.key.attempt}",
@@ -122,6 +127,12 @@ class Collector:
             return []
         with clock.phase("sample"):
             completions = self.engine.generate(prompts, sampling)
+        return self._graded(items, completions, clock, step)
+
+    def _graded(
+        self, items: Sequence[Item], completions: Sequence[Sequence[Completion]], clock: Clock, step: int
+    ) -> list[tuple[Rollout, ...]]:
+        """The completions of each item with their scores."""
         requests = [
             self._request(item, completion)
             for item, members in zip(items, completions, strict=True)

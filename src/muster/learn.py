@@ -49,9 +49,10 @@ class Lessons:
                 "nothing to learn from: no rollout that counts has an advantage; the weights stay"
             )
             temperature = self.run.objective.temperature
-            self.mismatch = prove(
-                self.run, self.groups, step=step, temperature=temperature, weights=state.old
-            )
+            if not plan.ahead:
+                self.mismatch = prove(
+                    self.run, self.groups, step=step, temperature=temperature, weights=state.old
+                )
             return
         self.batch = add_reference(self.run, self.batch)
         if num_updates > 1 or not state.is_on_policy:
@@ -84,7 +85,8 @@ class Lessons:
             settings["lr"] = self.last_rate
 
         def check(stats: Mapping[str, sums.Metric]) -> None:
-            if not self.results:
+            # What was sampled ahead is by older weights, and was proven to be theirs when it was taken.
+            if not self.results and not run.plan.ahead:
                 self.mismatch = _proven_by(run, self.groups, stats)
 
         done = update(

@@ -5,10 +5,12 @@ sample -> prompt -> completion -> rollout (reward) -> group (advantage) -> batch
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from muster import ahead
 from muster.algo.kl import KL
 from muster.algo.ratios import sequence_sum
 from muster.batch import Batch, Row, collate
@@ -21,7 +23,7 @@ from muster.learn import Lessons, add_reference, present
 from muster.proof import prove, refuse_odd
 from muster.records import EvalReport, Group, StepReport, StreamKey, Trace
 from muster.rewards import refuse_failures
-from muster.runstate import Run
+from muster.runstate import Flight, Run
 from muster.summary import count_tokens, summarize
 
 
@@ -76,13 +78,14 @@ def _with_trouble(report: StepReport, run: Run, held_out: EvalReport | None) -> 
 def take_step(run: Run) -> StepReport:
     """Samples, grades, learns, syncs and, where it is due, evaluates."""
     step = run.state.step + 1
-    drawn = run.state.drawn
+    before = run.state.drawn, run.state.flights
     try:
-        groups, replaced, warnings = _gather(run, step)
+        groups, replaced, warnings, about = _gather(run, step)
     except EngineLostError:
         # Nothing was learned from what came before: the run stands between two steps, and can be saved.
-        run.state.drawn = drawn
+        run.state.drawn, run.state.flights = before
         raise
+    ahead.fill(run, step + 1, step + run.plan.ahead)
     sampled = [*groups, *replaced]
     expected = run.state.history.expectations([group.sample.id for group in sampled])
     refuse_failures([r.score for group in sampled for r in group.rollouts], run.plan.max_failed_share)
@@ -101,13 +104,15 @@ def take_step(run: Run) -> StepReport:
     metrics |= {
         **expected,
         "num_tokens": run.state.num_tokens,
-        "epoch": run.state.drawn / len(run.items),
+        "epoch": (run.state.drawn - ahead.num_in_flight(run.state)) / len(run.items),
         "learning_rate": lessons.last_rate,
         "sampling/mismatch": lessons.mismatch,
+        **about,
     }
     noted = run.collector.take_noted()
     report = evaluate_if_due(run)
     held_out = report.metrics if report else {}
+    ahead.note_seconds(run)
     return StepReport(
         step=step,
         groups=(*groups, *replaced),
@@ -145,22 +150,39 @@ def _proven(run: Run, report: EvalReport, sampling: Sampling) -> EvalReport:
     return replace(report, metrics={**report.metrics, "eval_sampling/mismatch": gap})
 
 
-def _gather(run: Run, step: int) -> tuple[list[Group], list[Group], list[str]]:
-    """The step's groups, those that were replaced for want of signal, and what to say about it."""
+class Gathered(NamedTuple):
+    """What was sampled for a step, and scored."""
+
+    groups: list[Group]
+    replaced: list[Group]
+    """Those of prompts that gave way to others for want of signal."""
+    warnings: list[str]
+    about: dict[str, float | None]
+    """Metrics of what was sampled ahead."""
+
+
+def _gather(run: Run, step: int) -> Gathered:
+    """The step's groups, and what to say about them."""
     plan = run.plan
+    # What replaces prompts would wait for whatever is asked for before it.
+    ahead.fill(run, step, step if plan.resample else step + plan.ahead)
+    flight = ahead.take(run, step)
     groups: dict[int, Group] = {}
     replaced: list[Group] = []
+    gaps: list[float | None] = []
     slots = list(range(plan.prompts_per_step))
     taken: list[int] = []
     for attempt in range(plan.resample + 1):
         replaced += [groups.pop(slot) for slot in slots if slot in groups]
-        drawn = run.draw(run.state, len(slots), taken)
-        taken += drawn
-        run.state.drawn += len(slots)
         keys = [StreamKey(plan.seed, step, slot, attempt) for slot in slots]
-        items = [run.items[index] for index in drawn]
-        collected = run.collector.collect(items, keys, run.sampling, run.clock)
-        refuse_odd(collected, run.sampling, run.state.old_version, step)
+        if flight is not None and attempt == 0:
+            drawn, collected = _scored(run, flight, keys)
+        else:
+            drawn, collected = _sampled(run, keys, taken)
+            if plan.ahead:
+                temperature = run.objective.temperature
+                gaps.append(prove(run, collected, step=step, temperature=temperature, weights=None))
+        taken += drawn
         groups |= dict(zip(slots, collected, strict=True))
         slots = [slot for slot, signal in zip(slots, raw_signal(collected), strict=True) if not signal]
         if not slots:
@@ -171,7 +193,33 @@ def _gather(run: Run, step: int) -> tuple[list[Group], list[Group], list[str]]:
             f"after {plan.resample} rounds of resampling {len(slots)} of {plan.prompts_per_step} groups "
             "still carry no signal; the step trains on what there is"
         )
-    return [groups[slot] for slot in sorted(groups)], replaced, warnings
+    own = [groups[slot] for slot in sorted(groups)]
+    return Gathered(own, replaced, warnings, ahead.about(flight, own, gaps) if flight is not None else {})
+
+
+class Round(NamedTuple):
+    """Prompts that were drawn, and their groups."""
+
+    drawn: Sequence[int]
+    groups: list[Group]
+
+
+def _sampled(run: Run, keys: Sequence[StreamKey], taken: Sequence[int]) -> Round:
+    """Other prompts than those taken, drawn, sampled and scored now."""
+    drawn = run.draw(run.state, len(keys), taken)
+    run.state.drawn += len(keys)
+    items = [run.items[index] for index in drawn]
+    groups = run.collector.collect(items, keys, run.sampling, run.clock)
+    refuse_odd(groups, run.sampling, run.state.old_version, keys[0].step)
+    return Round(drawn, groups)
+
+
+def _scored(run: Run, flight: Flight, keys: Sequence[StreamKey]) -> Round:
+    """What was sampled ahead, scored now."""
+    items = [run.items[index] for index in flight.indices]
+    completions = flight.sampled.result()
+    groups = run.collector.collect(items, keys, run.sampling, run.clock, sampled=completions)
+    return Round(flight.indices, groups)
 
 
 def whole_batch(groups: Sequence[Group]) -> Batch:

@@ -17,7 +17,7 @@ from muster.config import Config, fingerprints, to_toml
 from muster.dist import decided_by_first, is_first, joined, together, world_size
 from muster.doctor import KINDS, WARM_START_KINDS
 from muster.driving import Watchers, accompany, drive
-from muster.engines.vllm import VllmEngine
+from muster.engine_setup import is_served
 from muster.errors import ConfigError
 from muster.export import export_model, form_of, model_card
 from muster.keeping import standing
@@ -174,8 +174,13 @@ def _session(
     def load() -> Objects:
         policy = assemble.load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
         session = method.assemble(materials, policy, told.progress)
-        if found is not None:
-            restore(session, Path(str(found)))
+        with ExitStack() as failing:
+            if session.engine is not None:
+                failing.enter_context(closing(session.engine))
+            if found is not None:
+                restore(session, Path(str(found)))
+            # From here on the run closes it.
+            failing.pop_all()
         return session
 
     session = together(load)
@@ -267,9 +272,7 @@ def self_checked(session: Run) -> dict[str, float | None]:
         tolerance=_tolerance(session.policy),
         sampled_by=session.state.old,
         # Servers compute in a precision and by kernels of their own; engine.max_mismatch bounds the mean.
-        engine_tolerance=TOLERANCE_LOW_PRECISION
-        if isinstance(session.collector.engine, VllmEngine)
-        else None,
+        engine_tolerance=TOLERANCE_LOW_PRECISION if is_served(session.collector.engine) else None,
     ).numbers()
 
 

@@ -1,6 +1,7 @@
 """The objects of a run, its numbers, and what changes from step to step."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -8,6 +9,7 @@ from torch.optim import Optimizer
 
 from muster.clock import Clock
 from muster.engines.base import Engine, Sampling
+from muster.engines.queued import Groups
 from muster.evaluate import Evaluation
 from muster.gather import Collector, Item
 from muster.history import History
@@ -26,6 +28,8 @@ class Plan:
     minibatches: int = 1
     passes: int = 1
     sync_every: int = 1
+    ahead: int = 0
+    """Steps by which sampling runs ahead of the update."""
     resample: int = 0
     """Rounds in which prompts whose group has no signal are replaced."""
     kl_in_reward: float = 0.0
@@ -39,6 +43,29 @@ class Plan:
 
 Rate = Callable[[int], float]
 """Learning rate of an update, counted from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flight:
+    """The prompts of a step to come, which are sampled ahead of it."""
+
+    step: int
+    indices: tuple[int, ...]
+    """Which of the run's items."""
+    synced: int
+    """The step that left the weights by which they are sampled."""
+    version: int
+    """Of these weights."""
+    weights: Weights | None
+    """A copy of them; None once the completions are there, and proven to be theirs."""
+    sampled: "Future[Groups]"
+    mismatch: float | None = None
+    """Nats of mean |logprob difference| that the proof found."""
+
+    @property
+    def staleness(self) -> int:
+        """Steps between the weights that sample and those that the step begins with."""
+        return self.step - 1 - self.synced
 
 
 @dataclass(kw_only=True)
@@ -60,7 +87,9 @@ class State:
     old: Weights | None = None
     """The weights that sample, where they lag behind."""
     old_version: int = 0
-    """Version of the weights that sample."""
+    """Version of the weights that sample; ahead, of the newest that are sampled by."""
+    flights: tuple[Flight, ...] = ()
+    """What is sampled ahead, in the order of its steps."""
 
     @property
     def is_on_policy(self) -> bool:

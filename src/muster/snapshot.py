@@ -6,23 +6,29 @@ from typing import Any, cast
 
 import torch
 
-from muster import checkpoint
+from muster import ahead, checkpoint
 from muster.checkpoint import Checkpoint
 from muster.dist import decided_by_first, exchange, world_size
 from muster.engines.local import LocalEngine
+from muster.engines.process import SamplerProcess
 from muster.engines.products import restored
+from muster.engines.queued import Queued
 from muster.errors import CheckpointError
 from muster.history import History
 from muster.optimizer import Kept, kept, optimizer_order, put_back
-from muster.runstate import Session
+from muster.runstate import Run, Session
 
 COUNTERS = ("step", "updates", "drawn", "num_tokens", "version", "old_version", "skipped_in_a_row")
 """Numbers of a run's state that a checkpoint holds."""
 
 
 def snapshot(session: Session) -> Checkpoint:
-    """All that a resume needs of the run as it is: weights, optimizer, the copy that samples, counters."""
+    """All that a resume needs of the run as it is: weights, optimizer, the copy that samples, counters.
+
+    What is being sampled ahead is waited for.
+    """
     state = session.state
+    flights = ahead.to_plain(session) if isinstance(session, Run) else None
     optimizer = kept(session.optimizer, optimizer_order(session.policy))
     return Checkpoint(
         weights={name: param.detach() for name, param in session.policy.trainable()},
@@ -38,13 +44,27 @@ def snapshot(session: Session) -> Checkpoint:
             "optimizer": optimizer.plain,
             "quantized": session.policy.quantized,
         },
+        ahead=flights and {**flights, "threads": _threads_apart(session)},
     )
 
 
 def products(session: Session) -> dict[str, object] | None:
     """How the engine computes, where that was chosen at start: each way rounds differently."""
+    engine = _chooser(session)
+    return engine.choice._asdict() if engine is not None else None
+
+
+def _chooser(session: Session) -> LocalEngine | SamplerProcess | None:
+    """The engine that chose how to compute; None of servers, and where nothing is sampled."""
     engine = session.engine
-    return engine.choice._asdict() if isinstance(engine, LocalEngine) else None
+    inner = engine.apart if isinstance(engine, Queued) else engine
+    return inner if isinstance(inner, LocalEngine | SamplerProcess) else None
+
+
+def _threads_apart(session: Session) -> int | None:
+    """Threads of the process that samples; None where there is none."""
+    engine = _chooser(session)
+    return engine.threads if isinstance(engine, SamplerProcess) else None
 
 
 def agree(session: Session) -> None:
@@ -84,10 +104,18 @@ def restore(session: Session, path: Path) -> None:
     state.old = dict(saved.old) if saved.old is not None else None
     if (engine := session.engine) is None:
         return
-    if isinstance(engine, LocalEngine):
-        engine.choice = restored(numbers.get("products"))
+    products = restored(numbers.get("products"))
+    match _chooser(session):
+        case LocalEngine() as local:
+            local.choice = products
+        case SamplerProcess() as process:
+            process.compute_as(products, _whole(saved.ahead or {"threads": process.threads}, "threads"))
+        case None:
+            pass
     weights = state.old.items() if state.old is not None else session.policy.trainable()
     engine.load_weights(weights, state.old_version)
+    if isinstance(session, Run):
+        ahead.restore(session, saved.ahead)
 
 
 def _refuse_other_base(session: Session, numbers: Mapping[str, object], path: Path) -> None:

@@ -18,7 +18,7 @@ from muster import assemble, checkpoint, hub, pretrained
 from muster.clock import Clock
 from muster.config import Config, ModelConfig, load
 from muster.data import encode_prompts
-from muster.engine_setup import engine_options
+from muster.engine_setup import engine_options, in_turn
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
 from muster.engines.vllm import VllmEngine
@@ -59,6 +59,7 @@ def evaluate(
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     engine_options(config)
+    config = in_turn(config)
     place = locate(model_path, config) if model_path else Place(config.model, None)
     data = config.data
     with closing(assemble.start_grader(config, told.say)) as grader:

@@ -132,7 +132,7 @@ def test_every_file_of_a_run_is_described(reader: Path):
     assert {path.name for path in (reader / "runs" / "run-1").iterdir()} == folders
     checkpoint = reader / "runs" / "run-1" / "checkpoints" / "000002"
     named = set(first_cells(section("resume.md", "Checkpoints")))
-    assert named - {"old.safetensors"} == {path.name for path in checkpoint.iterdir()}
+    assert named - {"old.safetensors", "ahead.json"} == {path.name for path in checkpoint.iterdir()}
     state = json.loads((checkpoint / "state.json").read_text())
     row = next(line for line in PAGES["resume.md"].splitlines() if line.startswith("| `state.json`"))
     assert re.findall(r"`(\w+)`", row) == list(state)

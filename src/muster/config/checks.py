@@ -159,6 +159,14 @@ def _sampling(config: Config) -> Iterator[Problem]:
             "at least 2: the advantage compares the completions of one prompt with each other, and one alone "
             "would never be better or worse; set sampling.group_size = 4 or more",
         )
+    if config.engine.ahead and sampling.sync_every > 1:
+        yield wrong(
+            "engine.ahead",
+            config.engine.ahead,
+            f"0 where sampling.sync_every is above 1, which is {sampling.sync_every}: what samples ahead is "
+            "given the weights of every step; leave one of the two out",
+            ("sampling.sync_every",),
+        )
     if sampling.ignore_eos and sampling.stop:
         yield wrong(
             "sampling.stop",

@@ -226,6 +226,8 @@ class EngineConfig(Section):
 
     kind: Literal["local", "vllm"] = "local"
     """`local` samples in this process, on the training weights themselves; `vllm` on servers over HTTP."""
+    ahead: Count = 0
+    """Steps that sampling runs ahead of the update, beside it, on weights as much older; 0 takes turns."""
     max_mismatch: Annotated[float, Gt(0)] = 0.05
     """Stop the run when sampler and trainer disagree more, as mean |logprob difference| in nats."""
     options: Options = Field(default_factory=dict)

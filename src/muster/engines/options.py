@@ -39,12 +39,14 @@ class _Options(BaseModel):
 
 
 class LocalOptions(_Options):
-    """Of the engine that samples in this process."""
+    """Of the engine that samples on this machine: in the run's process or, ahead, in one of its own."""
 
     max_rows: Annotated[int, Ge(1)] = 128
     """Rollouts that are sampled side by side."""
     products: Literal["measured", "linear", "turned", "laid_out"] = "measured"
     """How linear layers compute while sampling on a CPU."""
+    threads: Annotated[int, Ge(1)] | None = None
+    """Threads of the process that samples ahead, taken from the run's; without it, half of them."""
 
 
 class VllmOptions(_Options):

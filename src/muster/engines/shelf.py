@@ -45,7 +45,7 @@ class Load(NamedTuple):
 
 
 class Shelf:
-    """Holds the newest weights, in the form that servers read, until it is cleared.
+    """Holds weights, in the form that servers read, until they are dropped or it is cleared.
 
     An adapter is written as peft writes it, full weights as transformers does: safetensors in float32.
     """
@@ -56,9 +56,10 @@ class Shelf:
         self._share = share
         self._place: Path | None = None
         self.load: Load | None = None
+        """The newest."""
 
     def put(self, policy: Servable, weights: Mapping[str, Tensor], version: int) -> Load:
-        """Writes these weights, and removes those that were there before."""
+        """Writes these weights, which are the newest then."""
         is_adapter = isinstance(policy.model, PeftModel)
         label = Label(name=f"muster-{self._token}-{version}", version=version, is_adapter=is_adapter)
         folder = self._folder() / label.name
@@ -69,10 +70,12 @@ class Shelf:
             write_by(save, staging, needed)
             if head := _head_of_its_own(policy.model):
                 write_by(partial(save_file, head), staging / "head.safetensors", needed)
-        if self.load is not None:
-            discard(self.load.folder)
         self.load = Load(label, folder)
         return self.load
+
+    def drop(self, load: Load) -> None:
+        """Removes weights that no server will read any more."""
+        discard(load.folder)
 
     def clear(self) -> None:
         """Removes what it wrote."""

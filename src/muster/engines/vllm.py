@@ -65,6 +65,32 @@ class VllmEngine:
 
         Raises EngineLostError where no server answers, and EngineError with what a server refused.
         """
+        if self._shelf.load is None:
+            self.load_weights(self.policy.trainable(), 0)
+        assert self._shelf.load is not None
+        return self.sample(self._shelf.load, prompts, sampling)
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Writes the weights to where servers read them; each is told before it samples next.
+
+        A version names its weights, so the one that is there already is not written again.
+        """
+        before = self._shelf.load
+        if before is None or before.label.version != version:
+            self.put(weights, version)
+            if before is not None:
+                self.drop(before)
+
+    def put(self, weights: Iterable[tuple[str, Tensor]], version: int) -> Load:
+        """Writes the weights beside those that are being sampled by."""
+        return self._shelf.put(self.policy, dict(weights), version)
+
+    def drop(self, load: Load) -> None:
+        """Removes weights that nothing will be sampled by any more."""
+        self._shelf.drop(load)
+
+    def sample(self, load: Load, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        """As `generate`, by weights that were written before."""
         if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
             raise EngineError(
                 f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
@@ -73,25 +99,15 @@ class VllmEngine:
         refuse_unknown_sets(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p)
         if not prompts:
             return []
-        if self._shelf.load is None:
-            self.load_weights(self.policy.trainable(), 0)
-        assert self._shelf.load is not None
         if sampling.temperature > 0:
-            return self._ask_all(prompts, sampling, self._shelf.load)
+            return self._ask_all(prompts, sampling, load)
         # The likeliest tokens are the same each time, and vLLM gives them once only.
-        once = self._ask_all(prompts, replace(sampling, group_size=1), self._shelf.load)
+        once = self._ask_all(prompts, replace(sampling, group_size=1), load)
         return [group * sampling.group_size for group in once]
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Writes the weights to where servers read them; each is told before it samples next.
-
-        A version names its weights, so the one that is there already is not written again.
-        """
-        if self._shelf.load is None or self._shelf.load.label.version != version:
-            self._shelf.put(self.policy, dict(weights), version)
-
     def close(self) -> None:
-        """Takes back what it wrote and loaded."""
+        """Takes back what it wrote and loaded; a call that is under way fails."""
+        self._fleet.stop()
         if self._shelf.load is not None:
             for server in self._fleet.servers:
                 server.forget(self._shelf.load)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 
 from muster.assemble import Materials, assemble, load_policy, prepare
 from muster.config import Config
+from muster.engine_setup import in_turn
 from muster.engines.local import LocalEngine
 from muster.errors import ConfigError
 from muster.findings import Finding, Seen, Setup, find, in_order, look
@@ -77,6 +78,7 @@ def preflight(
         torch.set_num_threads(config.run.threads)
     told.progress("load", 0, 0)
     materials = prepare(config, told.say)
+    materials = replace(materials, config=in_turn(config))
     with closing(materials.grader):
         loading = time.perf_counter()
         policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)

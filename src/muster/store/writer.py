@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from muster.clock import AHEAD
 from muster.errors import CheckpointError, ConfigError
 from muster.files import append_line, leftovers, make_folder, read_whole, remove, write_atomic
 from muster.records import Group, StepReport
@@ -186,14 +187,19 @@ def extras_of(report: StepReport) -> dict[str, Sequence[object]]:
 
 
 def timings_line(report: StepReport) -> dict[str, object]:
-    """Seconds by phase, and completion tokens of the step per second of each."""
+    """Seconds by phase, and completion tokens of the step per second of each.
+
+    Those in which later steps were sampled beside this one are no part of its time, and stand apart.
+    """
     tokens = _completion_tokens(report.groups)
-    speeds = {phase: tokens / seconds for phase, seconds in report.timings.items() if seconds > 0}
+    seconds = {phase: took for phase, took in report.timings.items() if phase != AHEAD}
+    speeds = {phase: tokens / took for phase, took in seconds.items() if took > 0}
     return {
         "step": report.step,
-        "seconds": report.timings,
+        "seconds": seconds,
         "tokens": tokens,
         "tokens_per_second": speeds if tokens else {},
+        **({"ahead_s": report.timings[AHEAD]} if AHEAD in report.timings else {}),
     }
 
 

@@ -18,7 +18,7 @@ from muster.engines.queued import Queued
 from muster.engines.shelf import Load
 from muster.policy import Policy
 from muster.records import Completion, Prompt
-from muster.rewards.pool.trees import die_with_parent, wait_for
+from muster.rewards.pool.trees import wait_for
 from muster.runstate import Run
 from muster.sampling_process import serve
 from tiny import tiny_policy
@@ -88,7 +88,6 @@ def forked() -> Started:
             os.close(theirs)
             os.close(mine)
             signal.alarm(LIMIT_S)
-            die_with_parent()
             torch.set_num_threads(1)
             serve(os.fdopen(orders, "rb"), os.fdopen(answers, "wb"))
         finally:

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from beside import forked
 from muster.config import Config, from_mapping
+from muster.engines.process import started_by
 from muster.errors import ConfigError
 from muster.files import Operation, watched
 from muster.run import folder_of, run
@@ -55,6 +57,7 @@ BASE: dict[str, Setting] = {
 VARIANTS: dict[str, dict[str, Setting]] = {
     "all weights": {},
     "adapter": {"model": {"lora": {"rank": 4, "alpha": 8.0}}},
+    "ahead": {"engine": {"ahead": 1}, "sampling": {"sync_every": 1}},
     "by signal": {"data": {"draw": "by_signal"}, "run": {"save_every": 2}, "algo": {"resample": 1}},
 }
 
@@ -230,7 +233,7 @@ def _run_and_leave(folder: Path, place: Path, variant: str, killing: Callable[[O
     try:
         os.chdir(folder)
         config = config_in(place, variant)
-        with watched(killing):
+        with watched(killing), started_by(forked):
             # Nothing to resume yet: whoever starts a run anew says so.
             is_there = folder_of(config).is_dir()
             for _ in run(config, resume=is_there):

@@ -23,8 +23,8 @@ def test_a_killed_run_resumes_to_the_bytes_of_one_that_was_not(place, tmp_path):
     assert case.count.differences == []
 
 
-@pytest.mark.parametrize("variant", ["adapter", "by signal"])
-def test_adapters_and_draws_by_signal_survive_a_kill_too(place, tmp_path, variant):  # P1
+@pytest.mark.parametrize("variant", ["adapter", "by signal", "ahead"])
+def test_runs_of_other_kinds_survive_a_kill_too(place, tmp_path, variant):  # P1
     case = Torture(place, tmp_path, variant)
     case.survive({"at": 3 * case.num_operations // 5})
     assert case.count.kills == 1

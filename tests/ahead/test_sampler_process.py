@@ -87,6 +87,16 @@ def test_it_samples_by_the_weights_it_is_given_as_this_process_would(place, lora
     assert not second.folder.exists()
 
 
+def test_a_base_in_few_bits_is_quantised_alike(place):
+    model = settings_of(place, lora=LORA, quantize="nf4")
+    policy = policy_of(model)
+    with closing(process_of(model)) as there:
+        assert there.quantized == policy.quantized is not None
+        load = there.put(policy.trainable(), 0)
+        here = LocalEngine(policy, choice=there.choice)
+        assert there.sample(load, PROMPTS, SAMPLING) == here.generate(PROMPTS, SAMPLING)
+
+
 def test_one_that_is_killed_says_so_and_what_to_do(place):
     with closing(process_of(settings_of(place))) as there:
         load = there.put(policy_of(settings_of(place)).trainable(), 0)

@@ -29,7 +29,7 @@ def configuration(job: Job, folder: Path) -> Config:
     """The job as Muster is told it; runs go into the folder."""
     settings: dict[str, dict[str, object]] = {
         "model": {"path": job.model, "gradient_checkpointing": job.gradient_checkpointing},
-        "data": {"path": job.data, "shuffle": False},
+        "data": {"path": job.data, "draw": "in_order"},
         "reward": {"use": [f"{HERE / 'judging.py'}:{job.reward}"]},
         "sampling": {
             "prompts_per_step": job.num_prompts,

@@ -258,10 +258,10 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
 
 def make_draw(config: Config, sample_ids: Sequence[str]) -> Draw:
     """How the prompts of a step are chosen: each once per epoch, or by what they have taught."""
-    seed = config.run.seed
+    seed, shuffles = config.run.seed, config.data.draw != "in_order"
 
     def in_turn(state: State, count: int, _: Sequence[int]) -> list[int]:
-        return prompt_order(len(sample_ids), seed, state.drawn, count, shuffle=config.data.shuffle)
+        return prompt_order(len(sample_ids), seed, state.drawn, count, shuffle=shuffles)
 
     def by_signal(state: State, count: int, taken: Sequence[int]) -> list[int]:
         return weighted_draw(state.history.weights(sample_ids), seed, state.drawn, count, taken)

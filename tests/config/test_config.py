@@ -225,6 +225,7 @@ BAD_FIRST_SECTIONS = [
     ({"data.max_prompt_tokens": "4000"}, ["data.max_prompt_tokens", "4000", "3840", "4256"]),
     ({"data.eval_path": "d"}, ["data.eval_path", '"d"', "other data than data.path"]),
     ({"data.overlong": "cut"}, ["data.overlong", '"cut"', '"refuse" or "drop"']),
+    ({"data.shuffle": "false"}, ["data.shuffle", "no setting any more", 'data.draw = "in_order"']),
     ({"model.dtype": "fp16"}, ["model.dtype", '"fp16"', '"float32" or "bfloat16"']),
     ({"model.adapter": "a", "model.lora.rank": "4"}, ["model.lora", "rank = 4", "model.adapter"]),
     ({"model": "3"}, ["model is 3", "a table"]),
@@ -338,6 +339,21 @@ def test_a_recorded_run_is_read_under_the_names_of_now(tmp_path: Path, recorded:
     (tmp_path / "meta.json").write_text("{}")
     (tmp_path / "config.toml").write_text(f"{SMALL}[optim]\n{recorded}\n")
     assert load(tmp_path / "config.toml").optim.warmup == now
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now"),
+    [
+        ("shuffle = true", "in_turn"),
+        ("shuffle = false", "in_order"),
+        ('shuffle = false\ndraw = "in_turn"', "in_order"),
+        ('shuffle = true\ndraw = "by_signal"', "by_signal"),
+    ],
+)
+def test_a_recorded_run_draws_as_it_did(tmp_path: Path, recorded: str, now: str):
+    (tmp_path / "meta.json").write_text("{}")
+    (tmp_path / "config.toml").write_text(SMALL.replace("[data]\n", f"[data]\n{recorded}\n"))
+    assert load(tmp_path / "config.toml").data.draw == now
 
 
 def test_a_recorded_run_keeps_its_optimizer_s_options(tmp_path: Path):

@@ -273,7 +273,6 @@ OTHER = {
         "model.dtype": "bfloat16",
         "data.eval_path": "other.csv",
         "data.eval_split": "test",
-        "data.shuffle": False,
         "data.draw": "by_signal",
         "reward.max_failed_share": 0.1,
         "sampling.group_size": 4,

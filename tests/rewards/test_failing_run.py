@@ -59,7 +59,7 @@ def test_a_reward_that_fails_for_all_from_step_three_stops_the_run_and_step_two_
 
 def test_a_run_goes_on_while_half_of_its_completions_fail_and_counts_them(tmp_path):  # P13
     config = config_of(tmp_path, REWARD.format(fails_from=1, above=1, how="os._exit(9)"))
-    config = config.model_copy(update={"data": config.data.model_copy(update={"shuffle": False})})
+    config = config.model_copy(update={"data": config.data.model_copy(update={"draw": "in_order"})})
     reports = list(run(config))
     assert [report.step for report in reports] == [1, 2, 3, 4]
     for report in reports:

@@ -126,8 +126,3 @@ def test_a_history_that_is_none_is_refused_and_one_that_is_absent_starts_anew(pl
         list(run(settings, resume=True))
     rewrite(saved, lambda state: state.pop("history"))
     assert next(iter(run(settings, resume=True))).metrics["prompts/seen_share"] == 0
-
-
-def test_an_order_by_chance_and_that_of_the_file_exclude_each_other(place, tmp_path):
-    with pytest.raises(ConfigError, match=r"data\.draw.*no order of the file"):
-        config_for(place, tmp_path, data={"draw": "by_signal", "shuffle": False})

@@ -47,7 +47,7 @@ CHOICES = [
     {"model": {"gradient_checkpointing": True}},
     {"model": {"dtype": "bfloat16"}, "engine": {"max_mismatch": 0.5}},
     {"data": {"raw": True}},
-    {"data": {"system": "Be brief.", "shuffle": False}},
+    {"data": {"system": "Be brief.", "draw": "in_order"}},
     {"data": {"overlong": "drop"}},
     {"data": {"draw": "by_signal"}},
     {"run": {"epochs": 1, "steps": None}},

@@ -88,14 +88,6 @@ def _data(config: Config) -> Iterator[Problem]:
             "nothing where data.raw is true: no chat template is used; leave one of the two out",
             ("data.raw",),
         )
-    if data.draw == "by_signal" and not data.shuffle:
-        yield wrong(
-            "data.draw",
-            data.draw,
-            '"in_turn" where data.shuffle is false: prompts drawn by chance have no order of the file; '
-            "leave one of the two out",
-            ("data.shuffle",),
-        )
     if data.eval_path == data.path and data.eval_split in (None, data.split):
         yield wrong(
             "data.eval_path",

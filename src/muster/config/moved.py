@@ -12,7 +12,8 @@ MOVED: Mapping[str, str] = {
 """By its old path, where a setting went, with its value."""
 
 GONE: Mapping[str, str] = {
-    "run.table_every": "it is said as a run is started. Take it out, and use: muster train --table-every N"
+    "data.shuffle": 'it is a way to draw. Take it out, and write data.draw = "in_order" where it was false',
+    "run.table_every": "it is said as a run is started. Take it out, and use: muster train --table-every N",
 }
 """By its old path, what a setting has become that is none any more."""
 
@@ -23,7 +24,7 @@ _WARMUPS = ("warmup_steps", "warmup_ratio")
 
 def as_named_now(tree: Mapping[str, object]) -> dict[str, object]:
     """What a run recorded under old names, under those of now; a run that is over can't be edited."""
-    tree = {name: _without_gone(name, table) for name, table in tree.items()}
+    tree = {name: _without_gone(name, table) for name, table in _drawn_as_now(tree).items()}
     optim = tree.get("optim")
     if not isinstance(optim, Mapping):
         return tree
@@ -36,6 +37,14 @@ def as_named_now(tree: Mapping[str, object]) -> dict[str, object]:
         given = optim.get("options")
         new["options"] = {**options, **(given if isinstance(given, Mapping) else {})}
     return {**tree, "optim": new}
+
+
+def _drawn_as_now(tree: Mapping[str, object]) -> Mapping[str, object]:
+    """Prompts that were not shuffled are drawn in order."""
+    data = tree.get("data")
+    if not isinstance(data, Mapping) or data.get("shuffle") is not False:
+        return tree
+    return {**tree, "data": {**data, "draw": "in_order"}}
 
 
 def _without_gone(section: str, table: object) -> object:

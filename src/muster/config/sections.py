@@ -101,10 +101,8 @@ class DataConfig(Section):
     """Longest prompt; without it, what `sampling.max_tokens` leaves of `model.max_tokens`."""
     overlong: Literal["refuse", "drop"] = "refuse"
     """What to do with a longer prompt: stop before the run, or leave it out and say how many."""
-    shuffle: bool = True
-    """Draw prompts in an order that follows from the seed, else in the order of the file."""
-    draw: Literal["in_turn", "by_signal"] = "in_turn"
-    """Every prompt once per epoch, or more often those whose groups have differed in their scores."""
+    draw: Literal["in_turn", "in_order", "by_signal"] = "in_turn"
+    """Every prompt once per epoch, shuffled or in the order of the file; or more often those that teach."""
 
     @property
     def has_eval(self) -> bool:

@@ -26,6 +26,8 @@ _NO_USE: Mapping[str, str] = {
 }
 """Why a section or a field means nothing here."""
 _USED = frozenset({"sampling.prompts_per_step", "algo.recipe"})
+_ORDER = ("data.draw", "in_order")
+"""A way to draw that needs no scores."""
 
 
 def with_defaults(tree: Mapping[str, object]) -> dict[str, object]:
@@ -51,5 +53,5 @@ def useless(config: Config) -> Iterator[Problem]:
     defaults = {field.path: field.default for field in fields()} | {"reward.use": ()}
     for path, value in leaves(config).items():
         why = _NO_USE.get(path) or _NO_USE.get(path.partition(".")[0])
-        if why is not None and path not in _USED and value != defaults.get(path):
+        if why is not None and path not in _USED and value != defaults.get(path) and (path, value) != _ORDER:
             yield wrong(path, value, f"nothing in a warm start: {why}; leave it out", ("algo.recipe",))

@@ -280,7 +280,7 @@ def _length(draft: Draft, args: Arguments, per_step: int) -> None:
     if str(folder.parent) not in ("", "."):
         draft.set("run.dir", str(folder.parent), "output_dir")
     if args.get("shuffle_dataset", True) is False:
-        draft.set("data.shuffle", False, "shuffle_dataset")
+        draft.set("data.draw", "in_order", "shuffle_dataset")
 
 
 def _precision(draft: Draft, args: Arguments) -> None:

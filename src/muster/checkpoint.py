@@ -8,6 +8,9 @@
       state.json               counters: step, updates, prompts drawn, versions; the optimizer's own
       manifest.json            size and SHA-256 of each file; written last
 
+What ranks wrote together (`divided`) has files of some rows each, and an index of them. It is read alike, by
+one process or any number of ranks.
+
 A folder without a manifest, or that differs from it, is not a checkpoint. Checkpoints are taken between
 steps only, so that no rollout in one is half used.
 """
@@ -22,15 +25,20 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from muster.errors import CheckpointError
 from muster.files import need_room, remove, staged, write_atomic, write_by
+from muster.slices import INDEX, Rows, files_of, read, read_index
 
-FORMAT = 1
+WHOLE, DIVIDED = 1, 2
+"""Formats: each kind of tensors in one file, or by rows in several."""
 MANIFEST = "manifest.json"
-_NEEDED = {"weights.safetensors", "optimizer.safetensors", "state.json"}
+_NEEDED = {
+    WHOLE: ("optimizer.safetensors", "state.json", "weights.safetensors"),
+    DIVIDED: (INDEX, "state.json"),
+}
 _HEADER_BYTES = 200
 """What a tensor's name and shape, and the small files, take at most in a checkpoint, per tensor."""
 
@@ -69,7 +77,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     """
     final = folder / f"{step:06d}"
     need_room(final, num_bytes(checkpoint))
-    _refuse_non_finite(checkpoint)
+    refuse_non_finite(checkpoint)
     with staged(final) as staging:
         _write(staging, step, checkpoint)
     return final
@@ -77,12 +85,12 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 def num_bytes(checkpoint: Checkpoint) -> int:
     """What the checkpoint takes on disk, at most."""
-    tensors = sum(_tensor_bytes(tensors) for tensors in _parts(checkpoint).values())
+    tensors = sum(tensor_bytes(tensors) for tensors in tensors_of(checkpoint).values())
     return tensors + sum(map(len, _texts(checkpoint).values()))
 
 
-def _parts(checkpoint: Checkpoint) -> dict[str, Mapping[str, Tensor]]:
-    """The tensors by the name of their file."""
+def tensors_of(checkpoint: Checkpoint) -> dict[str, Mapping[str, Tensor]]:
+    """The tensors by their kind, which names their file."""
     parts = {"weights": checkpoint.weights, "optimizer": checkpoint.optimizer, "old": checkpoint.old}
     return {name: tensors for name, tensors in parts.items() if tensors is not None}
 
@@ -97,21 +105,28 @@ def _texts(checkpoint: Checkpoint) -> dict[str, bytes]:
     }
 
 
-def _tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Size of the file that holds the tensors, at most."""
     names = sum(len(name) + _HEADER_BYTES for name in tensors)
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + names
 
 
 def _write(folder: Path, step: int, checkpoint: Checkpoint) -> None:
-    for name, tensors in _parts(checkpoint).items():
+    for name, tensors in tensors_of(checkpoint).items():
         contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         path = folder / f"{name}.safetensors"
-        write_by(partial(save_file, contiguous), path, _tensor_bytes(contiguous))
-    for name, text in _texts(checkpoint).items():
+        write_by(partial(save_file, contiguous), path, tensor_bytes(contiguous))
+    files = {path.name: fingerprint(path) for path in sorted(folder.iterdir())}
+    seal(folder, step, checkpoint, files, WHOLE)
+
+
+def seal(folder: Path, step: int, checkpoint: Checkpoint, files: Mapping[str, object], form: int) -> None:
+    """Writes what is no tensor and, last, the manifest, which names it and the files that are there already."""
+    texts = _texts(checkpoint)
+    for name, text in texts.items():
         write_atomic(folder / name, text)
-    files = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
-    manifest = {"format": FORMAT, "step": step, "files": files}
+    named = {**files, **{name: fingerprint(folder / name) for name in texts}}
+    manifest = {"format": form, "step": step, "files": dict(sorted(named.items()))}
     write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
@@ -173,20 +188,28 @@ def damage(path: Path, *, hashes: bool = True) -> str | None:
     """Why a folder is no whole checkpoint; None where it is one. Without `hashes`, by sizes alone."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
-        if manifest["format"] > FORMAT:
+        if manifest["format"] > DIVIDED:
             return (
-                f"written in format {manifest['format']}; this version reads up to {FORMAT}: upgrade Muster"
+                f"written in format {manifest['format']}; this version reads up to {DIVIDED}: upgrade Muster"
             )
         if manifest["step"] != int(path.name):
             return f"its manifest is that of step {manifest['step']}"
-        if absent := _NEEDED - manifest["files"].keys():
-            return f"its manifest names no {min(absent)}"
-        changes = (_change(path, name, expected, hashes) for name, expected in manifest["files"].items())
-        return next(filter(None, changes), None)
+        return _difference(path, manifest["format"], manifest["files"], hashes)
     except FileNotFoundError:
         return "it has no manifest: saving was interrupted"
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         return f"its manifest can't be read ({error})"
+
+
+def _difference(path: Path, form: int, named: Mapping[str, Mapping[str, object]], hashes: bool) -> str | None:
+    """What the files of a checkpoint lack, or how they differ from what its manifest says of them."""
+    if absent := [name for name in _NEEDED[form] if name not in named]:
+        return f"its manifest names no {absent[0]}"
+    changes = (_change(path, name, expected, hashes) for name, expected in named.items())
+    if change := next(filter(None, changes), None):
+        return change
+    absent = sorted(files_of(read_index(path)) - named.keys()) if INDEX in named else []
+    return f"its manifest names no {absent[0]}" if absent else None
 
 
 def _change(folder: Path, name: str, expected: Mapping[str, object], hashes: bool) -> str | None:
@@ -198,23 +221,23 @@ def _change(folder: Path, name: str, expected: Mapping[str, object], hashes: boo
         return f"{path.name} is missing"
     if path.stat().st_size != expected["bytes"]:
         return f"{path.name} has another size than the manifest says"
-    if hashes and _fingerprint(path) != expected:
+    if hashes and fingerprint(path) != expected:
         return f"{path.name} differs from the manifest in its hash"
     return None
 
 
-def load(path: Path, device: torch.device) -> Checkpoint:
-    """Reads a checkpoint that `find` or `damage` called whole."""
-    old, ahead = path / "old.safetensors", path / "ahead.json"
+def load(path: Path, device: torch.device, rows: Rows | None = None) -> Checkpoint:
+    """Reads a checkpoint that `find` or `damage` called whole; of each parameter those rows, or all."""
+    ahead = path / "ahead.json"
     try:
         return Checkpoint(
-            weights=load_file(path / "weights.safetensors", device=str(device)),
-            optimizer=load_file(path / "optimizer.safetensors"),
-            old=load_file(old, device=str(device)) if old.exists() else None,
+            weights=read(path, "weights", rows, str(device)) or {},
+            optimizer=read(path, "optimizer", rows, "cpu") or {},
+            old=read(path, "old", rows, str(device)),
             state=_object(json.loads((path / "state.json").read_bytes())),
             ahead=_object(json.loads(ahead.read_bytes())) if ahead.exists() else None,
         )
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{path} can't be read: {error}. Remove the folder, so that a resume takes the one before."
         ) from error
@@ -226,8 +249,9 @@ def _object(state: object) -> dict[str, object]:
     return state
 
 
-def _refuse_non_finite(checkpoint: Checkpoint) -> None:
-    for name, tensors in _parts(checkpoint).items():
+def refuse_non_finite(checkpoint: Checkpoint) -> None:
+    """Raises CheckpointError where a value is NaN or infinite: it would be gone on from."""
+    for name, tensors in tensors_of(checkpoint).items():
         for key, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
                 raise CheckpointError(
@@ -245,7 +269,8 @@ def _numbered(folder: Path) -> list[Path]:
     )
 
 
-def _fingerprint(path: Path) -> dict[str, object]:
+def fingerprint(path: Path) -> dict[str, object]:
+    """Size in bytes and SHA-256 of a file, as a manifest has them."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": path.stat().st_size, "sha256": digest}

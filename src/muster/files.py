@@ -220,11 +220,11 @@ def write_by(write: Callable[[Path], object], path: Path, needed: int = 0) -> No
         write(path)
 
 
-def publish_by(write: Callable[[Path], object], path: Path) -> None:
-    """Lets a library write one file, which appears at `path` whole or not at all."""
+def publish_by(write: Callable[[Path], object], path: Path, needed: int = 0) -> None:
+    """Lets a library write one file of `needed` bytes, which appears at `path` whole or not at all."""
     temporary = temporary_for(path)
     try:
-        write_by(write, temporary)
+        write_by(write, temporary, needed)
         _sync(temporary)
         _replace(temporary, path)
     finally:

@@ -109,7 +109,7 @@ def test_a_newer_format_and_a_renamed_folder_are_passed_over(tmp_path):
     renamed = path.rename(tmp_path / "000009")
     assert damage(renamed) == "its manifest is that of step 2"
     manifest = json.loads((renamed / "manifest.json").read_text())
-    (renamed / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+    (renamed / "manifest.json").write_text(json.dumps({**manifest, "format": 3}))
     assert "upgrade Muster" in str(damage(renamed))
     assert find(tmp_path)[0] is None
 

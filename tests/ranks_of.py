@@ -8,11 +8,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import torch
+from safetensors.torch import load_file
 
 from muster.config import Config
 from muster.records import StepReport
 from muster.run import Watchers, run
+from muster.store import read_metrics
 
 LIMIT_S = 120
 """Beyond which a rank counts as one that waits for ever."""
@@ -84,3 +87,40 @@ def _start(number: int, count: int, port: int, log: Path, work: Callable[[int], 
             out.flush()
     finally:
         os._exit(code)
+
+
+def rollouts_of(folder: Path) -> list[dict[str, object]]:
+    """Every rollout of a run, in order."""
+    tables = map(pq.read_table, sorted(folder.glob("rollouts/*.parquet")))
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def norms_of(folder: Path) -> list[float]:
+    """The gradient norm of every step that learned."""
+    return [line["grad_norm"] for line in read_metrics(folder) if line["grad_norm"] is not None]
+
+
+def near(first: object, second: object, tolerance: float) -> bool:
+    """Equal, numbers within a relative tolerance."""
+    if isinstance(first, float) and isinstance(second, float):
+        return abs(first - second) <= tolerance * max(1.0, abs(first))
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(near(a, b, tolerance) for a, b in zip(first, second))
+    return first == second
+
+
+def assert_same_run(first: Path, second: Path) -> None:
+    """Two runs sampled the same tokens, measured the same and ended at the same weights, but for rounding."""
+    alone, together = rollouts_of(first), rollouts_of(second)
+    assert len(alone) == len(together) > 0
+    for one, other in zip(alone, together, strict=True):
+        assert one["completion_ids"] == other["completion_ids"]
+        assert one.keys() == other.keys()
+        assert [name for name in one if not near(one[name], other[name], 1e-5)] == []
+    for one, other in zip(read_metrics(first), read_metrics(second), strict=True):
+        assert one.keys() == other.keys()
+        assert [name for name in one if not near(one[name], other[name], 1e-4)] == []
+    weights, others = (load_file(folder / "final" / "model.safetensors") for folder in (first, second))
+    assert weights.keys() == others.keys()
+    for name, value in weights.items():
+        assert (value - others[name]).abs().max() <= 1e-6, name

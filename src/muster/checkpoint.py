@@ -121,7 +121,7 @@ def _write(folder: Path, step: int, checkpoint: Checkpoint) -> None:
 
 
 def seal(folder: Path, step: int, checkpoint: Checkpoint, files: Mapping[str, object], form: int) -> None:
-    """Writes what is no tensor and, last, the manifest, which names it and the files that are there already."""
+    """Writes what is no tensor and, last, the manifest, which names that and the files there are already."""
     texts = _texts(checkpoint)
     for name, text in texts.items():
         write_atomic(folder / name, text)

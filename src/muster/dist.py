@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from muster.errors import ConfigError, RankError
+from muster.errors import ConfigError, MusterError, RankError
 from muster.launched import is_launched, local_rank
 
 if TYPE_CHECKING:
@@ -104,17 +104,22 @@ def share(count: int) -> range:
     return range(count * me // ranks, count * (me + 1) // ranks)
 
 
-def exchange(work: Callable[[], object]) -> list[object]:
+def exchange(work: Callable[[], object], *, meets: bool = False) -> list[object]:
     """What the work gave on every rank, by rank; as JSON keeps it.
 
-    Where it fails on one rank all of them raise: that one its own error, the others RankError.
+    Where it fails on one rank all of them raise: that one its own error, the others RankError. In work that
+    `meets` the other ranks by itself, whoever fails raises at once: the others may be waiting for it there,
+    and are told by the closed connection.
     """
     if world_size() == 1:
         return [work()]
     failure: Exception | None = None
     try:
-        sent = {"gave": work()}
+        with _noticing_the_gone(in_work=True):
+            sent = {"gave": work()}
     except Exception as error:
+        if meets:
+            raise
         failure, sent = error, {"failed": f"{type(error).__name__}: {error}"}
     everyone = [json.loads(content) for content in _all_gather(json.dumps(sent).encode())]
     if failure is not None:
@@ -125,10 +130,10 @@ def exchange(work: Callable[[], object]) -> list[object]:
     return [received["gave"] for received in everyone]
 
 
-def together(work: Callable[[], Result]) -> Result:
-    """What the work gave here; every rank does it, and where it fails on one, all stop."""
+def together(work: Callable[[], Result], *, meets: bool = False) -> Result:
+    """What the work gave here; every rank does it, and where it fails on one, all stop as in `exchange`."""
     held: list[Result] = []
-    exchange(lambda: held.append(work()))
+    exchange(lambda: held.append(work()), meets=meets)
     return held[0]
 
 
@@ -186,12 +191,24 @@ def add_gradients(params: Sequence["Tensor"]) -> None:
 
 
 @contextmanager
-def _noticing_the_gone() -> Generator[None]:
-    """A rank that is gone closes its connections: RankError for those that wait for it."""
+def _noticing_the_gone(*, in_work: bool = False) -> Generator[None]:
+    """A rank that is gone closes its connections: RankError for those that wait for it.
+
+    Around work only what the network says counts.
+    """
     try:
         yield
     except RuntimeError as error:
+        if in_work and (isinstance(error, MusterError) or not _is_of_the_network(error)):
+            raise
         raise RankError(
             f"another rank is gone, so rank {rank()} stops: what it died of is in its own output "
             f"({str(error).partition(' This is typically')[0]})"
         ) from error
+
+
+def _is_of_the_network(error: RuntimeError) -> bool:
+    from torch.distributed import DistError
+
+    # gloo has no error of its own; its messages name the place in its source.
+    return isinstance(error, DistError) or "gloo/" in str(error)

@@ -10,7 +10,7 @@ from muster.config import Config, minutes_of
 from muster.dist import exchange
 from muster.doctor import Finding, Watch
 from muster.errors import EngineLostError
-from muster.keeping import Keeper, Schedule, standing
+from muster.keeping import Keeper, Schedule, save_part, standing
 from muster.records import StepReport
 from muster.runstate import Session
 from muster.store import RunStore, read_meta
@@ -42,10 +42,14 @@ class Watchers:
     """Called with the step and what the doctor found at it, each finding once."""
 
 
-def accompany(reports: Iterable[StepReport], session: Session, told: Watchers) -> Iterator[StepReport]:
-    """The same steps on a rank that writes nothing."""
+def accompany(
+    reports: Iterable[StepReport], session: Session, config: Config, told: Watchers
+) -> Iterator[StepReport]:
+    """The same steps on a rank that writes nothing, or its part of the weights alone."""
+    goes_on = schedule_of(config).goes_on_when_full
     for report in reports:
         stops = _all_stop(session, report, told.should_stop())
+        save_part(session, goes_on_when_full=goes_on)
         yield report
         if stops:
             return

@@ -122,11 +122,11 @@ class Collector:
     def _rollouts(
         self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, step: int
     ) -> list[tuple[Rollout, ...]]:
-        """Sampled and graded in this process."""
-        if not items:
-            return []
+        """Sampled and graded in this process, which may have nothing to sample."""
         with clock.phase("sample"):
             completions = self.engine.generate(prompts, sampling)
+        if not items:
+            return []
         return self._graded(items, completions, clock, step)
 
     def _graded(

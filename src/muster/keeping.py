@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster import checkpoint
+from muster.dist import decided_by_first
+from muster.divided import save_divided
 from muster.errors import DiskFullError
 from muster.files import discard, leftovers
 from muster.records import StepReport
@@ -64,7 +66,10 @@ class Keeper:
         """Saves where this step is due, or where it is asked for; whether there is a checkpoint of it."""
         is_best = self._note(report)
         step = report.step
-        if not step or not (is_asked or self._is_due(step, is_best)):
+        is_due = step > 0 and (is_asked or self._is_due(step, is_best))
+        if self._session.policy.held.rows is not None:
+            decided_by_first(lambda: str(self.folder.absolute()) if is_due else None)
+        if not is_due:
             return False
         with self._session.clock.phase("save"):
             return self._save(step)
@@ -96,7 +101,7 @@ class Keeper:
 
     def _save(self, step: int) -> bool:
         try:
-            checkpoint.save(self.folder, step, snapshot(self._session))
+            _write(self.folder, self._session)
         except DiskFullError as error:
             if not self._schedule.goes_on_when_full:
                 raise DiskFullError(
@@ -118,6 +123,29 @@ class Keeper:
     def _warn(self, text: str) -> None:
         self._say(text)
         self._store.append_event("warning", step=self._session.state.step, text=text)
+
+
+def save_part(session: Session, *, goes_on_when_full: bool) -> None:
+    """After a step on a rank that writes nothing else: saves its part of the weights, where that is due."""
+    if session.policy.held.rows is None:
+        return
+    folder = decided_by_first(lambda: None)
+    if folder is None:
+        return
+    try:
+        _write(Path(str(folder)), session)
+    except DiskFullError:
+        # Rank 0 tells of it.
+        if not goes_on_when_full:
+            raise
+
+
+def _write(folder: Path, session: Session) -> None:
+    rows, step = session.policy.held.rows, session.state.step
+    if rows is None:
+        checkpoint.save(folder, step, snapshot(session))
+    else:
+        save_divided(folder, step, snapshot(session), rows)
 
 
 def standing(folder: Path) -> str:

@@ -3,8 +3,8 @@
 Axes: B rows (one completion each), T completion positions, L positions of a sequence, E hidden size.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -26,11 +26,14 @@ from muster.attention import (
 )
 from muster.batch import Batch, pack, pad
 from muster.cache import DecodeCache
+from muster.dist import world_size
 from muster.errors import ConfigError, ModelError
 from muster.frozen import Switch
+from muster.holding import Holding, Replica
 from muster.lean import slim
 from muster.logprobs import pad_kept, token_stats
 from muster.quantized import digest
+from muster.sharded import Shards
 
 Weights = dict[str, Tensor]
 
@@ -78,6 +81,8 @@ class Policy:
         self.quantized = digest(base)
         """Digest of the weights that are quantised; None where none are."""
         model.eval()
+        self.held: Holding = Replica(model)
+        """Where the weights are between passes."""
         self.frozen = Switch()
         """Whether weights that aren't trained may be multiplied by copies of them."""
         slim(base, self.frozen)
@@ -94,31 +99,29 @@ class Policy:
         """Where the weights are."""
         return next(self.model.parameters()).device
 
+    def divide(self) -> None:
+        """Leaves this rank its part of the weights alone; on one process it holds them all as before."""
+        if world_size() > 1:
+            self.held = Shards(self.model, self.backbone, self.head)
+
     def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The parameters that training changes, by name; tied ones once."""
-        return ((name, param) for name, param in self.model.named_parameters() if param.requires_grad)
+        """The parameters that training changes, by name; tied ones once; where divided, this rank's rows."""
+        return self.held.trainable()
 
     def snapshot(self) -> Weights:
         """A copy of the trainable parameters: a frozen policy to come back to."""
         return {name: param.detach().clone() for name, param in self.trainable()}
 
-    @contextmanager
-    def using(self, weights: Mapping[str, Tensor] | None) -> Generator[None]:
+    def using(self, weights: Mapping[str, Tensor] | None) -> AbstractContextManager[None]:
         """Runs the model on other trainable weights without a second model; None changes nothing.
 
-        Storages are swapped, not copied, and swapped back also when the body raises, so the trained
-        weights are the same bits afterwards.
+        The trained weights are the same bits afterwards, also when the body raises.
         """
-        current = {name: param.data for name, param in self.trainable()}
-        if weights is not None:
-            _refuse_other_shapes(weights, current)
-        try:
-            for name, param in self.trainable():
-                param.data = current[name] if weights is None else weights[name]
-            yield
-        finally:
-            for name, param in self.trainable():
-                param.data = current[name]
+        return self.held.using(weights)
+
+    def whole(self) -> AbstractContextManager[None]:
+        """All weights are here for as long as this lasts; where they are divided, every rank enters."""
+        return self.held.whole()
 
     def hidden(
         self, ids: Int[Tensor, "R L"], positions: Int[Tensor, "R L"], layout: Layout
@@ -140,8 +143,12 @@ class Policy:
         `plain` computes padded rows also where prompts could be shared: the slow path to check against.
         """
         forward = self._packed_hidden if self.packs and not plain else self._padded_hidden
-        hidden, predictors = forward(batch)
-        return hidden.index_select(0, predictors[batch.mask.to(self.device)])
+
+        def chosen() -> Tensor:
+            hidden, predictors = forward(batch)
+            return hidden.index_select(0, predictors[batch.mask.to(self.device)])
+
+        return self.held.through(chosen)
 
     def scores_of(
         self,
@@ -223,17 +230,6 @@ def _shared_hidden(backbone: nn.Module, ids: Tensor, positions: Tensor, layout: 
     return backbone(
         input_ids=ids, position_ids=positions, attention_mask=placeholder, layout=layout, use_cache=False
     ).last_hidden_state
-
-
-def _refuse_other_shapes(weights: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
-    if odd := sorted(weights.keys() ^ current.keys())[:3]:
-        raise ModelError(f"weights and model differ in their trainable parameters, for example {odd}")
-    for name, tensor in weights.items():
-        if tensor.shape != current[name].shape:
-            raise ModelError(
-                f"{name} is of shape {tuple(tensor.shape)} in the weights, and of "
-                f"{tuple(current[name].shape)} in the model"
-            )
 
 
 def _kept_sets(batch: Batch) -> Tensor | None:

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from muster import assemble, sft, warm_start
 from muster.assemble import Say
+from muster.checkpoint import put_weights
 from muster.clock import Progress
 from muster.config import Config, fingerprints, to_toml
 from muster.dist import decided_by_first, is_first, joined, together, world_size
@@ -149,9 +150,11 @@ def _carried_out(
         if session.engine is not None:
             stack.enter_context(closing(session.engine))
         told.progress("check", 0, 0)
-        numbers = together(lambda: method.check(session))
+        numbers = together(lambda: method.check(session), meets=session.policy.held.rows is not None)
         if store is None:
-            yield from accompany(method.train(session), session, told)
+            yield from accompany(method.train(session), session, config, told)
+            if session.state.step >= session.plan.num_steps:
+                session.policy.held.gathered()
             return
         _note_start(session, numbers, store, told.say)
         yield from drive(method.train(session), session, config, store, told, profile)
@@ -169,10 +172,13 @@ def _session(
 ) -> Objects:
     """The objects of the run, as its checkpoint left them; every rank reads the same one."""
     config = materials.config
+    divides = config.run.layout == "shard"
     found = decided_by_first(lambda: str(taken.checkpoint) if taken and taken.checkpoint else None)
 
     def load() -> Objects:
         policy = assemble.load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
+        if divides:
+            policy.divide()
         session = method.assemble(materials, policy, told.progress)
         with ExitStack() as failing:
             if session.engine is not None:
@@ -183,7 +189,7 @@ def _session(
             failing.pop_all()
         return session
 
-    session = together(load)
+    session = together(load, meets=divides)
     agree(session)
     return session
 
@@ -283,14 +289,14 @@ def _tolerance(policy: Policy) -> float:
 def _finish(session: Session, materials: Prepared, store: RunStore, told: Watchers) -> None:
     """Exports the trained model, verified, and closes the run's record."""
     told.progress("export", 0, 0)
-    final = store.folder / "final"
+    final, policy = store.folder / "final", _whole_policy(session, materials)
     proof = export_model(
-        session.policy,
+        policy,
         final,
         card=model_card(
             materials.config,
             read_metrics(store.folder),
-            form=form_of(session.policy),
+            form=form_of(policy),
         ),
         probes=materials.probes,
         base_path=materials.config.model.path,
@@ -303,3 +309,13 @@ def _finish(session: Session, materials: Prepared, store: RunStore, told: Watche
         **({} if proof.from_quantized is None else {"export_from_quantized": proof.from_quantized}),
     )
     told.say(f"exported to {final}; read back by a process of its own, {proof}")
+
+
+def _whole_policy(session: Session, materials: Prepared) -> Policy:
+    """The trained policy; where ranks divide its weights, a new one that is given all of them."""
+    if session.policy.held.rows is None:
+        return session.policy
+    weights, config = session.policy.held.gathered(), materials.config
+    policy = assemble.load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=lambda _: None)
+    put_weights(dict(policy.trainable()), weights, Path(config.model.path))
+    return policy

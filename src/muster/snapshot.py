@@ -85,8 +85,11 @@ def agree(session: Session) -> None:
 
 
 def restore(session: Session, path: Path) -> None:
-    """Puts weights, optimizer, sampler and counters back as they were after the checkpoint's step."""
-    saved = checkpoint.load(path, session.policy.device)
+    """Puts weights, optimizer, sampler and counters back as they were after the checkpoint's step.
+
+    Where ranks divide the weights, each reads its rows.
+    """
+    saved = checkpoint.load(path, session.policy.device, session.policy.held.rows)
     checkpoint.put_weights(dict(session.policy.trainable()), saved.weights, path)
     state, numbers = session.state, saved.state
     _refuse_other_base(session, numbers, path)

@@ -19,11 +19,13 @@ from torch.optim import Optimizer
 from muster.algo import metrics as sums
 from muster.algo.recipes import Recipe, loss
 from muster.algo.tokens import Tokens, Totals
-from muster.batch import Batch, head_batches, micro_batches, rows_of_share
+from muster.batch import Batch, Row, collate, head_batches, micro_batches, rows_of_share
 from muster.clock import Clock
-from muster.dist import add_gradients, exchange, rank, sum_over_ranks, world_size
+from muster.dist import exchange, rank, sum_over_ranks, world_size
+from muster.errors import TrainingError
 from muster.logprobs import chunk_tokens
 from muster.policy import Policy, Scores
+from muster.records import Completion
 
 Result = TypeVar("Result")
 
@@ -65,14 +67,14 @@ def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Bud
     """Logprobs and entropies of all rows, without gradient, a micro-batch at a time."""
 
     def score(mine: Batch) -> _Part:
+        cuts = list(micro_batches(mine, budget.tokens, policy.packs, budget.enough))
+        num_missing = _missing_passes(policy, len(cuts))
         with torch.no_grad():
-            parts = [
-                policy.score(mine.select(rows), temperature=temperature)
-                for rows in micro_batches(mine, budget.tokens, policy.packs, budget.enough)
-            ]
+            parts = [policy.score(mine.select(rows), temperature=temperature) for rows in cuts]
+            _stand_by(policy, num_missing)
         return _Part(0.0, {}, _joined(policy, mine, parts))
 
-    return _in_shares(batch, lambda mine: _within_memory(lambda: score(mine), budget)).scores
+    return _in_shares(policy, batch, lambda mine: _within_memory(policy, lambda: score(mine), budget)).scores
 
 
 class _Part(NamedTuple):
@@ -92,7 +94,23 @@ def _joined(policy: Policy, batch: Batch, parts: Sequence[Scores]) -> Scores:
     return Scores(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
 
 
-def _in_shares(batch: Batch, work: Callable[[Batch], _Part]) -> _Part:
+def _missing_passes(policy: Policy, num_passes: int) -> int:
+    """How many passes the rank with the most has beyond so many; 0 where ranks need not meet in them."""
+    if policy.held.rows is None:
+        return 0
+    return max(cast(list[int], exchange(lambda: num_passes))) - num_passes
+
+
+def _stand_by(policy: Policy, num_passes: int) -> None:
+    """Takes part in passes that other ranks have rows for: with one token, whose gradient is zero."""
+    token = Completion(ids=(0,), sampler_logprobs=(0.0,), finish_reason="stop", version=0)
+    for _ in range(num_passes):
+        logits = policy.logits(policy.states(collate([(0,)], [Row(0, token, 0.0)])))
+        if logits.requires_grad:
+            logits.backward(torch.zeros_like(logits))
+
+
+def _in_shares(policy: Policy, batch: Batch, work: Callable[[Batch], _Part]) -> _Part:
     """What the work gives for all rows; every rank does its share of them and learns of the rest."""
     if world_size() == 1:
         return work(batch)
@@ -105,7 +123,7 @@ def _in_shares(batch: Batch, work: Callable[[Batch], _Part]) -> _Part:
 
     total = 0.0
     stats: dict[str, sums.Metric] = {}
-    for received in cast(list[dict[str, Any]], exchange(mine)):
+    for received in cast(list[dict[str, Any]], exchange(mine, meets=policy.held.rows is not None)):
         total += received["loss"]
         stats = sums.merge(stats, sums.from_plain(received["stats"]))
     place = torch.tensor(rows, dtype=torch.long)
@@ -118,12 +136,20 @@ def _in_shares(batch: Batch, work: Callable[[Batch], _Part]) -> _Part:
     return _Part(total, stats, Scores(*scores))
 
 
-def _within_memory(work: Callable[[], Result], budget: Budget) -> Result:
-    """What the work gives; while the device runs out of memory, the budget is halved and it starts again."""
+def _within_memory(policy: Policy, work: Callable[[], Result], budget: Budget) -> Result:
+    """What the work gives; while the device runs out of memory, the budget is halved and it starts again.
+
+    Ranks that divide the weights meet within the work, so that none of them can start again alone.
+    """
     while True:
         try:
             return work()
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError as error:
+            if policy.held.rows is not None:
+                raise TrainingError(
+                    f"rank {rank()} ran out of memory at {budget.tokens:,} tokens a micro-batch. Resume with "
+                    f"a smaller run.budget_tokens, such as {budget.tokens // 2}."
+                ) from error
             if budget.tokens <= 1:
                 raise
             budget.tokens //= 2
@@ -159,12 +185,14 @@ def update(
         optimizer.zero_grad(set_to_none=True)
         return _accumulate(policy, mine, totals, objective, threshold, budget, clock)
 
-    total, stats, scores = _in_shares(batch, lambda mine: _within_memory(lambda: accumulate(mine), budget))
+    total, stats, scores = _in_shares(
+        policy, batch, lambda mine: _within_memory(policy, lambda: accumulate(mine), budget)
+    )
     check(stats)
     params = [param for _, param in policy.trainable()]
     with clock.phase("optimizer"):
-        add_gradients(params)
-        norm = _clip(params, max_grad_norm)
+        policy.held.sum_gradients()
+        norm = _clip(params, max_grad_norm, is_divided=policy.held.rows is not None)
         stepped = math.isfinite(norm) and math.isfinite(total)
         if stepped:
             optimizer.step()
@@ -172,10 +200,15 @@ def update(
     return Updated(total, norm, stepped, stats, scores)
 
 
-def _clip(params: list[nn.Parameter], max_norm: float) -> float:
-    """The gradient's norm as it was; above the greatest allowed, the gradient is scaled down to that."""
+def _clip(params: list[nn.Parameter], max_norm: float, *, is_divided: bool) -> float:
+    """The gradient's norm as it was; above the greatest allowed, the gradient is scaled down to that.
+
+    Where it is divided among ranks, each scales its part by the norm of the whole.
+    """
     found = [param.grad for param in params if param.grad is not None]
     norm = torch.nn.utils.get_total_norm(found, foreach=True)
+    if is_divided:
+        norm = sum_over_ranks(norm.double().square()).sqrt().to(norm.dtype)
     if not float(norm) <= max_norm:
         torch.nn.utils.clip_grads_with_norm_(params, max_norm, norm, foreach=True)
     return float(norm)
@@ -194,7 +227,9 @@ def _accumulate(
     total = 0.0
     stats: dict[str, sums.Metric] = {}
     parts: list[Scores] = []
-    for rows in micro_batches(batch, budget.tokens, policy.packs, budget.enough):
+    cuts = list(micro_batches(batch, budget.tokens, policy.packs, budget.enough))
+    num_missing = _missing_passes(policy, len(cuts))
+    for rows in cuts:
         part = batch.select(rows)
         value, scores = _pass(policy, part, totals, objective, threshold, clock)
         total += value
@@ -203,6 +238,7 @@ def _accumulate(
             stats, sums.token_metrics(tokens, objective.recipe.objective, objective.recipe.correction)
         )
         parts.append(Scores(*(values.cpu() for values in scores)))
+    _stand_by(policy, num_missing)
     return _Part(total, stats, _joined(policy, batch, parts))
 
 

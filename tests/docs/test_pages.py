@@ -288,6 +288,7 @@ OTHER = {
         "run.steps": 7,
         "run.threads": 1,
         "run.keep": 7,
+        "run.layout": "shard",
         "run.save_every": 7,
         "run.on_full_disk": "go_on",
         "run.trackers": "tensorboard",

@@ -5,38 +5,16 @@ import os
 import signal
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-from safetensors.torch import load_file
 
 from muster.cli.entry import main
 from muster.config import to_toml
 from muster.run import run
 from muster.store import read_events, read_metrics
-from ranks_of import on_ranks, train_on
+from ranks_of import assert_same_run, norms_of, on_ranks, train_on
 from toy_run import config_for
 
 PLAIN = {"options": {"products": "linear"}}
-
-
-def rollouts_of(folder: Path) -> list[dict[str, object]]:
-    """Every rollout of a run, in order."""
-    tables = map(pq.read_table, sorted(folder.glob("rollouts/*.parquet")))
-    return [row for table in tables for row in table.to_pylist()]
-
-
-def norms_of(folder: Path) -> list[float]:
-    """The gradient norm of every step that learned."""
-    return [line["grad_norm"] for line in read_metrics(folder) if line["grad_norm"] is not None]
-
-
-def near(first: object, second: object, tolerance: float) -> bool:
-    """Equal, numbers within a relative tolerance."""
-    if isinstance(first, float) and isinstance(second, float):
-        return abs(first - second) <= tolerance * max(1.0, abs(first))
-    if isinstance(first, list) and isinstance(second, list):
-        return len(first) == len(second) and all(near(a, b, tolerance) for a, b in zip(first, second))
-    return first == second
 
 
 @pytest.mark.parametrize(
@@ -53,22 +31,7 @@ def test_ranks_sample_and_learn_what_one_process_does(
     settings = {"algo": algo, "engine": PLAIN, "eval": {"every": 2, "prompts": 2}}
     list(run(config_for(place, tmp_path / "one", **settings)))
     assert train_on(count, config_for(place, tmp_path / "all", **settings), tmp_path / "log") == [0] * count
-    one, every = tmp_path / "one" / "toy", tmp_path / "all" / "toy"
-    alone, together = rollouts_of(one), rollouts_of(every)
-    assert len(alone) == len(together) > 0
-    for first, second in zip(alone, together, strict=True):
-        assert first["completion_ids"] == second["completion_ids"]
-        assert first.keys() == second.keys()
-        assert [name for name in first if not near(first[name], second[name], 1e-5)] == []
-    for first, second in zip(read_metrics(one), read_metrics(every), strict=True):
-        assert first.keys() == second.keys()
-        assert [name for name in first if not near(first[name], second[name], 1e-4)] == []
-    weights, others = (
-        load_file(one / "final" / "model.safetensors"),
-        load_file(every / "final" / "model.safetensors"),
-    )
-    for name, value in weights.items():
-        assert (value - others[name]).abs().max() <= 1e-6, name
+    assert_same_run(tmp_path / "one" / "toy", tmp_path / "all" / "toy")
 
 
 def test_a_rank_that_has_no_prompt_and_no_rollout_to_learn_from_waits_for_nobody(place: Path, tmp_path: Path):

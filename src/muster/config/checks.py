@@ -8,6 +8,9 @@ from muster.config.sections import Config, DataConfig
 from muster.config.warm_start import useless
 from muster.redaction import HIDDEN, secrets_in
 
+ELEMENTWISE = ("adamw", "sgd")
+"""Optimizers that step each number of a weight by its own gradients alone."""
+
 
 def reward_names(use: Sequence[str]) -> list[str]:
     """The names of rewards in options and metrics: their functions' own, numbered from the second on."""
@@ -18,7 +21,7 @@ def reward_names(use: Sequence[str]) -> list[str]:
 
 def problems(config: Config) -> Iterator[Problem]:
     """Every rule over several fields that the configuration breaks."""
-    for rule in (_model, _data, _schedule, _evaluation, _length_of_run, _secrets):
+    for rule in (_model, _layout, _data, _schedule, _evaluation, _length_of_run, _secrets):
         yield from rule(config)
     for rule in (useless,) if config.is_warm_start else (_lengths, _answers, _rewards, _sampling, _algorithm):
         yield from rule(config)
@@ -47,6 +50,30 @@ def _model(config: Config) -> Iterator[Problem]:
             "[model.lora], or name a trained model.adapter",
             ("model.lora", "model.adapter"),
         )
+
+
+def _layout(config: Config) -> Iterator[Problem]:
+    if config.run.layout == "replicate":
+        return
+    model, optim = config.model, config.optim
+    if model.lora or model.adapter or model.quantize:
+        yield wrong(
+            "run.layout",
+            config.run.layout,
+            '"replicate" with an adapter, or weights of 4 or 8 bits: what is frozen has no gradient and no '
+            "optimizer to divide",
+            ("model.lora", "model.adapter", "model.quantize"),
+        )
+    if optim.name not in ELEMENTWISE:
+        yield wrong(
+            "optim.name",
+            optim.name,
+            f'{" or ".join(ELEMENTWISE)} where run.layout is "shard": a rank steps its rows of a matrix '
+            "without the others",
+            ("run.layout",),
+        )
+    if config.is_warm_start:
+        yield wrong("run.layout", config.run.layout, '"replicate" in a warm start, which runs in one process')
 
 
 def _lengths(config: Config) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ HARMLESS = frozenset(
         "reward.workers",
         "run.dir",
         "run.keep",
+        "run.layout",
         "run.name",
         "run.on_full_disk",
         "run.pause_on",

@@ -266,6 +266,8 @@ class RunConfig(Section):
     """How many of the newest checkpoints are kept, beside the best by held-out reward."""
     on_full_disk: Literal["stop", "go_on"] = "stop"
     """What a checkpoint that has no room is: the end of the run, or a warning."""
+    layout: Literal["replicate", "shard"] = "replicate"
+    """On several processes: each holds all weights, or they divide weights, gradients and optimizer."""
     threads: Positive | None = None
     """Threads of a CPU run; without it, what torch chooses."""
     budget_tokens: Positive | None = None

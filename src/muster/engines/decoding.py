@@ -70,6 +70,10 @@ class Decodable(Protocol):
         """Runs on other trainable weights."""
         ...
 
+    def whole(self) -> AbstractContextManager[None]:
+        """All weights are here for as long as this lasts; where ranks divide them, every rank enters."""
+        ...
+
 
 @runtime_checkable
 class Decoder(Protocol):

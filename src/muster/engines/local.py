@@ -56,7 +56,14 @@ class LocalEngine:
         self._weights: dict[str, Tensor] | None = None
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        """`group_size` completions for each prompt; equal prompts, keys and weights give equal tokens."""
+        """`group_size` completions for each prompt; equal prompts, keys and weights give equal tokens.
+
+        Where ranks divide the weights, each of them calls, be it without a prompt.
+        """
+        with self._weights_at_hand():
+            return self._sampled(prompts, sampling)
+
+    def _sampled(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
             raise EngineError(
                 f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
@@ -83,10 +90,11 @@ class LocalEngine:
         self.choice = Choice()
         if self.policy.autocast is not None:
             return
-        layers = linear_layers(self.policy.backbone, self.policy.head)
-        choice = Choice(kind, kind) if kind else choose(layers, min(num_rows, self.max_rows))
-        if self.policy.packs and is_known(self.policy.backbone):
-            choice = choice._replace(is_fused=self._fused_difference() <= FUSED_TOLERANCE)
+        with self._weights_at_hand():
+            layers = linear_layers(self.policy.backbone, self.policy.head)
+            choice = Choice(kind, kind) if kind else choose(layers, min(num_rows, self.max_rows))
+            if self.policy.packs and is_known(self.policy.backbone):
+                choice = choice._replace(is_fused=self._fused_difference() <= FUSED_TOLERANCE)
         self.choice = choice
 
     def _fused_difference(self) -> float:
@@ -104,14 +112,20 @@ class LocalEngine:
         return float((logprobs[0] - logprobs[1]).gather(1, likeliest).abs().max())
 
     @contextmanager
+    def _weights_at_hand(self) -> Generator[None]:
+        """The weights that are sampled are the policy's, and all of them are here."""
+        with torch.no_grad(), self.policy.using(self._weights), self.policy.whole():
+            yield
+
+    @contextmanager
     def _decoder(
         self, prompts: Sequence[tuple[int, ...]], sampling: Sampling, seats: int
     ) -> Generator[Decoder]:
-        """What decodes these prompts, on the weights that are sampled and by the products chosen."""
+        """What decodes these prompts, by the products chosen."""
         policy, kind = self.policy, self.choice.of(sampling.max_tokens)
         is_fused = policy.packs and self.choice.is_fused
         swapped = linear_layers(policy.head) if is_fused else linear_layers(policy.backbone, policy.head)
-        with torch.no_grad(), policy.using(self._weights), replaced(swapped, kind):
+        with replaced(swapped, kind):
             if not policy.packs:
                 yield PlainDecoder(policy, prompts, sampling, seats)
                 return

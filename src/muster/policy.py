@@ -99,11 +99,6 @@ class Policy:
         """Where the weights are."""
         return next(self.model.parameters()).device
 
-    def divide(self) -> None:
-        """Leaves this rank its part of the weights alone; on one process it holds them all as before."""
-        if world_size() > 1:
-            self.held = Shards(self.model, self.backbone, self.head)
-
     def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters that training changes, by name; tied ones once; where divided, this rank's rows."""
         return self.held.trainable()
@@ -254,6 +249,12 @@ def _rescale(logits: Tensor, config: object) -> Tensor:
     if divisor is not None:
         logits = logits / divisor
     return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def divide(policy: Policy) -> None:
+    """Leaves this rank its rows of the weights alone; a process of its own holds them all, as before."""
+    if world_size() > 1:
+        policy.held = Shards(policy.model, policy.backbone, policy.head)
 
 
 def enable_gradient_checkpointing(policy: Policy) -> None:

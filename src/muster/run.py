@@ -24,7 +24,7 @@ from muster.export import export_model, form_of, model_card
 from muster.keeping import standing
 from muster.loop import train
 from muster.nearest import did_you_mean
-from muster.policy import Policy
+from muster.policy import Policy, divide
 from muster.records import StepReport
 from muster.resuming import TakenUp, go_on, taken_up
 from muster.runstate import Run, Session
@@ -178,7 +178,7 @@ def _session(
     def load() -> Objects:
         policy = assemble.load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
         if divides:
-            policy.divide()
+            divide(policy)
         session = method.assemble(materials, policy, told.progress)
         with ExitStack() as failing:
             if session.engine is not None:

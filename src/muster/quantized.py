@@ -143,11 +143,7 @@ def quantize(model: PreTrainedModel, kind: str, device: torch.device) -> str:
     One after the other, each from float32 and given up once it is done. What is left (embeddings, norms,
     head) becomes float32. Raises ConfigError for a model without linear layers.
     """
-    head = model.get_output_embeddings()
-    # By name: a list of the modules would keep all their weights until the end.
-    names = [
-        name for name, module in model.named_modules() if type(module) is nn.Linear and module is not head
-    ]
+    names = _names(model)
     if not names:
         raise ConfigError(
             f"model.quantize is {kind!r}, but this {model.config.model_type} model has no linear layers "
@@ -166,6 +162,34 @@ def quantize(model: PreTrainedModel, kind: str, device: torch.device) -> str:
         f"{len(names)} linear layers in {kind}: {after / 1e6:,.1f} MB instead of {before / 1e6:,.1f} in "
         "float32; embeddings, norms and head stay float32"
     )
+
+
+def _names(model: PreTrainedModel) -> list[str]:
+    """Of the layers to quantise. A list of the modules would keep all their weights until the end."""
+    head = model.get_output_embeddings()
+    return [
+        name for name, module in model.named_modules() if type(module) is nn.Linear and module is not head
+    ]
+
+
+def quantized_bytes(model: PreTrainedModel, kind: str) -> int:
+    """What `quantize` will make of the layers' weights, whose shapes alone are looked at."""
+    weights = [cast(nn.Linear, model.get_submodule(name)).weight for name in _names(model)]
+    return sum(_BYTES[kind](*weight.shape) for weight in weights)
+
+
+def _nf4_bytes(rows: int, columns: int) -> int:
+    """Half a byte a weight, a byte a block of 64, a float32 for 256 such bytes, and one for their offset."""
+    blocks = -(-rows * columns // 64)
+    return -(-rows * columns // 2) + blocks + 4 * -(-blocks // 256) + 4
+
+
+def _int8_bytes(rows: int, columns: int) -> int:
+    """A byte a weight, and a float32 a row."""
+    return rows * columns + 4 * rows
+
+
+_BYTES: Mapping[str, Callable[[int, int], int]] = {"nf4": _nf4_bytes, "int8": _int8_bytes}
 
 
 def digest(model: nn.Module) -> str | None:

@@ -98,3 +98,59 @@ def test_training_says_after_its_first_step_what_stands_in_the_way(
     assert "step 2: all" not in said
     warnings = [event for event in read_events(tmp_path / "runs" / "toy") if event["kind"] == "warning"]
     assert [event["step"] for event in warnings if "Train on harder prompts" in event["text"]] == [1]
+
+
+def test_other_machines_are_told_by_arithmetic(place: Path, tmp_path: Path, capsys: Capture):
+    file = toml(place, tmp_path)
+    assert main(["check", file, "--devices", "1,2x4+2", "--assume", "network=25e9"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "a step: 2 prompts, 8 rollouts, 1 update; prompts of 29.0 tokens (mean), completions of up to 4"
+        in out
+    )
+    assert "all trained; computed in float32" in out
+    assert "  network       2.5e+10     bytes/s: out of a node, all its adapters together (given)" in out
+    assert [line.split() for line in out.splitlines() if line.strip().startswith("1 ")] == [["1", "2x4+2"]]
+    for title in (
+        "GB on a device",
+        "MB sent by each, a step",
+        "seconds of a step",
+        "speed-up, up to 4 devices",
+    ):
+        assert title in out
+    assert "Scaling stops at " in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.toml"], "it leaves nothing"
+    assert main(["check", file, "--devices", "1", "--assume", "memory=1e6"]) == 3
+    assert "1 does not fit into the memory of its devices." in capsys.readouterr().out
+
+
+def test_other_machines_as_json_from_what_was_measured_here(place: Path, tmp_path: Path, capsys: Capture):
+    file = toml(place, tmp_path)
+    arguments = ["--devices", "1,8", "--measured", "--groups", "2", "--assume", "link=1e9", "--json"]
+    assert main(["check", file, *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["is_measured"] is True
+    assert [layout["layout"] for layout in found["layouts"]] == ["1", "8"]
+    assert found["layouts"][0]["speedup"] == pytest.approx(1.0)
+    assert found["assumptions"]["link"] == {
+        "name": "link",
+        "value": 1e9,
+        "unit": "bytes/s",
+        "about": "from a device to the others of its node",
+        "source": "given",
+    }
+    assert found["layouts"][1]["parts"][0].keys() == {"name", "phase", "seconds", "sent"}
+    assert found["limit"]["part"]["name"] in {part["name"] for part in found["curve"][-1]["parts"]}
+
+
+def test_what_other_machines_have_no_use_for_is_refused(place: Path, tmp_path: Path, capsys: Capture):
+    file = toml(place, tmp_path)
+    for arguments, says in (
+        (["--devices", "4x"], "--devices names '4x'; allowed: "),
+        (["--assume", "link=1"], "name some with --devices"),
+        (["--measured"], "name some with --devices"),
+        (["--devices", "1", "--groups", "2"], "nothing is sampled without --measured"),
+        (["--devices", "1", "--assume", "links=1"], "Did you mean 'link'?"),
+    ):
+        assert main(["check", file, *arguments]) == 2
+        assert says in capsys.readouterr().err

@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from muster.memory import LARGEST_BUDGET, activation_bytes, available_bytes, budget_tokens
+from muster.memory import activation_bytes, available_bytes, budget_tokens
 from muster.policy import enable_gradient_checkpointing
+from muster.scaling.memory import LARGEST_BUDGET
 from naive import make_batch
 from tiny import tiny_model, tiny_policy
 

@@ -22,6 +22,7 @@ from muster.memory import available_bytes, held_bytes
 from muster.preflight.rehearsal import Sampled, Update, Wave
 from muster.records import Group
 from muster.runstate import Run
+from muster.scaling import Paces
 
 PROBE_BYTES = 64 * 2**20
 """Of weights that are written once, to learn how fast checkpoints are."""
@@ -81,6 +82,10 @@ class Costs:
     """The most that the run's process will hold on its device; None where the system doesn't say."""
     available_bytes: int
     """What it could hold at most."""
+    paces: Paces | None
+    """The units that the above is made of; None where no update could be rehearsed."""
+    longest_tokens: float
+    """Of a step's longest completion, on average."""
     step_s: float = field(init=False)
     total_s: float = field(init=False)
     """Of the whole run."""
@@ -95,7 +100,7 @@ class Costs:
 
 def predict(run: Run, measured: Measured, *, save_every: int | str) -> Costs:
     """What the run will cost; checkpoints of better evaluations than all before are not foreseen."""
-    groups, waves = measured.sampled.groups, measured.sampled.waves
+    groups, waves, update = measured.sampled.groups, measured.sampled.waves, measured.update
     pace = pace_of(waves)
     rollout_s = sum(wave.score_s for wave in waves) / sum(wave.num_rollouts for wave in waves)
     rollouts = run.plan.prompts_per_step * run.sampling.group_size
@@ -108,19 +113,34 @@ def predict(run: Run, measured: Measured, *, save_every: int | str) -> Costs:
         start_s=measured.start_s,
         sample_s=rounds * sample_s,
         score_s=rounds * rollout_s * rollouts,
-        update_s=None if measured.update is None else _update_seconds(run, groups, measured.update),
+        update_s=None if update is None else _update_seconds(run, groups, update),
         eval_s=_eval_seconds(run.evaluation, groups, pace, rollout_s, measured.max_rows),
         num_evals=0 if run.evaluation is None else sum(map(run.evaluation.is_due, range(steps + 1))),
-        save_s=measured.byte_s * _saved_bytes(run, measured.update),
+        save_s=measured.byte_s * _saved_bytes(run, update),
         num_saves=math.ceil(steps / save_every) if isinstance(save_every, int) and save_every else 1,
         export_s=measured.byte_s * _trained_bytes(run) + measured.load_s,
         num_steps=steps,
         tokens_per_s=shape.completion_tokens / sample_s,
         peak_bytes=_peak_bytes(run, measured),
         available_bytes=available_bytes(device) + (held_bytes(device) or 0),
+        paces=_paces(run, pace, rollout_s, update),
+        longest_tokens=shape.passes,
     )
     minutes = minutes_of(save_every)
     return replace(costs, num_saves=1 + int(costs.total_s // (60 * minutes))) if minutes else costs
+
+
+def _paces(run: Run, pace: Pace, reward_s: float, update: Update | None) -> Paces | None:
+    """What was measured, as seconds of a pass, of tokens and of an optimizer's steps."""
+    if update is None:
+        return None
+    return Paces(
+        pass_s=pace.pass_s,
+        token_s=pace.token_s,
+        train_s=_token_seconds(run, update),
+        optimizer_s=update.seconds.get("optimizer", 0.0),
+        reward_s=reward_s,
+    )
 
 
 def pace_of(waves: Sequence[Wave]) -> Pace:
@@ -186,12 +206,16 @@ def _update_seconds(run: Run, groups: Sequence[Group], update: Update) -> float:
         if lengths and (signal or teaches_all or run.plan.resample):
             taught += len(group.prompt.ids) + sum(lengths)
     tokens = taught / len(groups) * run.plan.prompts_per_step
+    return _token_seconds(run, update) * tokens + update.seconds.get("optimizer", 0.0) * (tokens > 0)
+
+
+def _token_seconds(run: Run, update: Update) -> float:
+    """Of a token in an update, all passes over it together."""
     seconds = dict(update.seconds)
     if run.plan.sync_every > 1 and run.plan.minibatches * run.plan.passes == 1:
         # On the first step after a sync the sampler's weights are those being updated.
         seconds["old"] = seconds.get("old", 0.0) * (1 - 1 / run.plan.sync_every)
-    by_token = sum(seconds.get(phase, 0.0) for phase in _BY_TOKEN)
-    return by_token * tokens / update.tokens + seconds.get("optimizer", 0.0) * (tokens > 0)
+    return sum(seconds.get(phase, 0.0) for phase in _BY_TOKEN) / update.tokens
 
 
 def _eval_seconds(

@@ -7,11 +7,12 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm check torture format bench vllm clean
+.PHONY: help demo test test-gpu test-vllm check torture format bench vllm clean
 
 help:
 	@echo "make demo     fine-tune the embedded model on JSON extraction, on the CPU"
 	@echo "make test     the tests, without the slow ones and those for a GPU"
+	@echo "make test-gpu  the tests that compare a GPU with the CPU; skipped where there is none"
 	@echo "make check    format, lint, types, import contracts, budgets"
 	@echo "make torture  kill runs everywhere, resume them, compare (hours; see docs/resume.md)"
 	@echo "make format   format and fix what can be fixed"
@@ -25,6 +26,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest -m "not slow and not gpu"
+
+test-gpu: $(READY)
+	$(BIN)/pytest -m gpu -rs
 
 test-vllm: $(READY) bench/.venv-vllm/.ready
 	cd tests && ../$(BIN)/python real_vllm.py ../bench/.venv-vllm/bin/python

@@ -17,6 +17,7 @@ from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
 from muster.data import encode_prompts, prompt_order, weighted_draw
+from muster.devices import device_here, settling
 from muster.engine_setup import engine_options, make_engine, refuse_uncorrected
 from muster.engines.base import Sampling
 from muster.engines.products import linear_layers, should_lay_out
@@ -184,8 +185,7 @@ def encode(
 
 def load_policy(settings: ModelConfig, tokenizer: PreTrainedTokenizerBase, *, seed: int, say: Say) -> Policy:
     """The model with its adapter, on the device that there is, in evaluation mode."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = _load_base(settings, device, say)
+    model = _load_base(settings, device_here(), say)
     if settings.adapter is not None:
         model = load_adapter(model, Path(settings.adapter))
     elif settings.lora is not None:
@@ -219,7 +219,7 @@ def _load_base(settings: ModelConfig, device: torch.device, say: Say) -> PreTrai
 def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     """The run at its start: step 0, a fresh optimizer, the reference taken from the policy as it is."""
     config, recipe = materials.config, materials.recipe
-    clock = Clock(progress)
+    clock = Clock(progress, settling(policy.device))
     # Who has the base in few bits has no memory for copies of the head.
     policy.frozen.is_on = policy.quantized is None and should_lay_out(
         linear_layers(policy.backbone, policy.head)

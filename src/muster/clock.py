@@ -13,6 +13,10 @@ def unwatched(phase: str, done: int, total: int) -> None:
     """Progress that nobody asked for."""
 
 
+def settled() -> None:
+    """What a phase ends with where nothing goes on by itself."""
+
+
 AHEAD = "ahead"
 """Of a step's seconds those in which later steps were sampled beside it: they took none of its time."""
 BESIDE_STEP = frozenset({"eval", "save", "load", "check", "export", AHEAD})
@@ -27,8 +31,10 @@ def step_seconds(seconds: Mapping[str, float]) -> float:
 class Clock:
     """Adds up the seconds of each phase of a step."""
 
-    def __init__(self, progress: Progress = unwatched) -> None:
+    def __init__(self, progress: Progress = unwatched, settle: Callable[[], object] = settled) -> None:
+        """`settle` is called as a phase ends: it waits for a device that works on by itself."""
         self.progress = progress
+        self.settle = settle
         self.seconds: dict[str, float] = {}
         self.mark: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Called with each phase that begins, and entered for as long as it lasts: a profiler's label."""
@@ -42,6 +48,7 @@ class Clock:
             with self.mark(name):
                 yield
         finally:
+            self.settle()
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def take(self) -> dict[str, float]:

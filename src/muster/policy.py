@@ -26,6 +26,7 @@ from muster.attention import (
 )
 from muster.batch import Batch, pack, pad
 from muster.cache import DecodeCache
+from muster.devices import moved
 from muster.dist import world_size
 from muster.errors import ConfigError, ModelError
 from muster.frozen import Switch
@@ -141,7 +142,7 @@ class Policy:
 
         def chosen() -> Tensor:
             hidden, predictors = forward(batch)
-            return hidden.index_select(0, predictors[batch.mask.to(self.device)])
+            return hidden.index_select(0, predictors[moved(batch.mask, self.device)])
 
         return self.held.through(chosen)
 
@@ -154,15 +155,15 @@ class Policy:
         entropy_gradient: bool = False,
     ) -> Scores:
         """Logprobs and entropies of the batch's tokens from their states; zero where the mask is False."""
-        mask = batch.mask.to(self.device)
+        mask = moved(batch.mask, self.device)
         kept = _kept_sets(batch)
         stats = token_stats(
             self.logits,
             states,
-            batch.ids.to(self.device)[mask],
+            moved(batch.ids, self.device)[mask],
             temperature=temperature,
             num_vocab=self.num_vocab,
-            kept=None if kept is None else kept.to(self.device),
+            kept=None if kept is None else moved(kept, self.device),
             entropy_gradient=entropy_gradient,
         )
         return Scores(*(_spread(values, mask) for values in stats))
@@ -176,20 +177,20 @@ class Policy:
 
     def _packed_hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
         packed = pack(batch)
-        hidden = self.hidden(packed.ids.to(self.device), packed.positions.to(self.device), packed.layout)
-        return hidden[0], packed.predictors.to(self.device)
+        ids, positions = moved(packed.ids, self.device), moved(packed.positions, self.device)
+        return self.hidden(ids, positions, packed.layout)[0], moved(packed.predictors, self.device)
 
     def _padded_hidden(self, batch: Batch) -> tuple[Tensor, Tensor]:
         padded = pad(batch)
         positions = torch.arange(padded.ids.shape[1], device=self.device).expand(len(batch), -1)
         with self.precision():
             hidden = self.backbone(
-                input_ids=padded.ids.to(self.device),
-                attention_mask=padded.attention_mask.to(self.device),
+                input_ids=moved(padded.ids, self.device),
+                attention_mask=moved(padded.attention_mask, self.device),
                 position_ids=positions,
                 use_cache=False,
             ).last_hidden_state
-        return hidden.flatten(0, 1), padded.predictors.to(self.device)
+        return hidden.flatten(0, 1), moved(padded.predictors, self.device)
 
     def precision(self) -> "torch.autocast | nullcontext[None]":
         """Computes in the lower precision that the run asked for, weights staying as they are."""

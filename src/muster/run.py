@@ -15,6 +15,7 @@ from muster.assemble import Say
 from muster.checkpoint import put_weights
 from muster.clock import Progress
 from muster.config import Config, fingerprints, to_toml
+from muster.devices import name_of
 from muster.dist import decided_by_first, is_first, joined, together, world_size
 from muster.doctor import KINDS, WARM_START_KINDS
 from muster.driving import Watchers, accompany, drive
@@ -263,6 +264,7 @@ def _note_start(session: Session, numbers: Mapping[str, float | None], store: Ru
     shown = ", ".join(
         f"{name.replace('_', ' ')} {value:.1e}" for name, value in numbers.items() if value is not None
     )
+    say(f"device: {name_of(session.policy.device)}; computing in {_precision(session.policy)}")
     say(f"self-check: {shown}")
     say(f"update budget: {session.budget.tokens:,} tokens a micro-batch; run folder {store.folder}")
 
@@ -280,6 +282,10 @@ def self_checked(session: Run) -> dict[str, float | None]:
         # Servers compute in a precision and by kernels of their own; engine.max_mismatch bounds the mean.
         engine_tolerance=TOLERANCE_LOW_PRECISION if is_served(session.collector.engine) else None,
     ).numbers()
+
+
+def _precision(policy: Policy) -> str:
+    return str(policy.autocast or next(policy.head.parameters()).dtype).removeprefix("torch.")
 
 
 def _tolerance(policy: Policy) -> float:

@@ -21,6 +21,7 @@ from muster.algo.recipes import Recipe, loss
 from muster.algo.tokens import Tokens, Totals
 from muster.batch import Batch, Row, collate, head_batches, micro_batches, rows_of_share
 from muster.clock import Clock
+from muster.devices import moved
 from muster.dist import exchange, rank, sum_over_ranks, world_size
 from muster.errors import TrainingError
 from muster.logprobs import chunk_tokens
@@ -300,15 +301,15 @@ def tokens_of(batch: Batch, scores: Scores) -> Tokens:
     device = scores.logprobs.device
 
     def here(values: Tensor | None) -> Float[Tensor, "B T"] | None:
-        return None if values is None else values.to(device)
+        return None if values is None else moved(values, device)
 
     old = here(batch.old_logprobs)
     return Tokens(
         logprobs=scores.logprobs,
         old_logprobs=scores.logprobs.detach() if old is None else old,
-        sampler_logprobs=batch.sampler_logprobs.to(device),
+        sampler_logprobs=moved(batch.sampler_logprobs, device),
         ref_logprobs=here(batch.ref_logprobs),
         entropy=scores.entropy,
-        advantages=batch.advantages.to(device),
-        mask=batch.mask.to(device),
+        advantages=moved(batch.advantages, device),
+        mask=moved(batch.mask, device),
     )

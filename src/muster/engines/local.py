@@ -7,7 +7,7 @@ Axes: R rows (one rollout each), V vocabulary.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -30,6 +30,13 @@ TEXTS = ("The river rose in the night, and by morning", "Two and three make")
 
 def _ignore(done: int, total: int) -> None:
     """Progress that nobody asked for."""
+
+
+def _precision(policy: Decodable) -> "torch.autocast | nullcontext[None]":
+    """The run's lower precision, entered once a call: weights are cast once, not at every token."""
+    if policy.autocast is None:
+        return nullcontext()
+    return torch.autocast(policy.device.type, dtype=policy.autocast)
 
 
 class LocalEngine:
@@ -125,7 +132,7 @@ class LocalEngine:
         policy, kind = self.policy, self.choice.of(sampling.max_tokens)
         is_fused = policy.packs and self.choice.is_fused
         swapped = linear_layers(policy.head) if is_fused else linear_layers(policy.backbone, policy.head)
-        with replaced(swapped, kind):
+        with replaced(swapped, kind), _precision(policy):
             if not policy.packs:
                 yield PlainDecoder(policy, prompts, sampling, seats)
                 return

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from muster.devices import moved
 from muster.engines.base import Sampling
 from muster.errors import EngineError
 from muster.records import Completion, StreamKey
@@ -136,7 +137,7 @@ class Rollouts:
     def step(self, logits: Float[Tensor, "R V"], running: Sequence[int]) -> Int[Tensor, " R"]:
         """Draws a token for each running rollout, in the order of the rows."""
         positions = [len(self.ids[rollout]) for rollout in running]
-        uniform = torch.from_numpy(self._uniforms[list(running), positions]).to(logits.device)
+        uniform = moved(torch.from_numpy(self._uniforms[list(running), positions]), logits.device)
         drawn = draw(logits, uniform, self.sampling)
         values = zip(running, drawn.ids.tolist(), drawn.logprobs.tolist(), strict=True)
         for row, (rollout, token, logprob) in enumerate(values):

@@ -177,7 +177,7 @@ def write_gguf(
     for theirs, tensor in _tensors(model, family):
         is_matrix = tensor.ndim > 1
         stored = precision.stored if is_matrix else GGMLQuantizationType.F32
-        values = np.ascontiguousarray(tensor.numpy())
+        values = np.ascontiguousarray(tensor.cpu().numpy())
         writer.add_tensor(theirs, quants.quantize(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 
 from muster.adapters import add_lora
 from muster.batch import Row, collate
+from muster.engines.answers import LOADING
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
 from muster.engines.options import VllmOptions
@@ -143,6 +144,8 @@ class FakeVllm:
             return FAULTY[fault]
         if fault == "slow":
             time.sleep(1.0)
+        if fault == "restart":
+            self.policy, self.version, self.adapters = self._make_policy(), "default", {}
         name = body.get("model")
         if name is not None and name not in self.adapters:
             return Reply(404, {"error": {"message": f"The model `{name}` does not exist."}})
@@ -195,7 +198,9 @@ class FakeVllm:
 def _spoil(answer: Json, fault: str) -> None:
     first = answer["choices"][0]
     entries = first["logprobs"]["content"]
-    if fault == "stale":
+    if fault == "loading":
+        first["weight_versions"][0]["version"] = LOADING
+    elif fault == "stale":
         first["weight_versions"][0]["version"] = answer["model"] = "muster-old"
     elif fault in ("nan", "nothing"):
         entries[0]["logprob"] = float("nan") if fault == "nan" else NOTHING

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from muster.errors import ConfigError, MusterError, RankError
+from muster.errors import ConfigError, EngineLostError, MusterError, RankError
 from muster.launched import is_launched, local_rank
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def share(count: int) -> range:
 def exchange(work: Callable[[], object], *, meets: bool = False) -> list[object]:
     """What the work gave on every rank, by rank; as JSON keeps it.
 
-    Where it fails on one rank all of them raise: that one its own error, the others RankError. In work that
+    Where it fails on one rank all of them raise: that one its own error, the others RankError, or
+    EngineLostError where that is what it met, so that the run is saved as in one process. In work that
     `meets` the other ranks by itself, whoever fails raises at once: the others may be waiting for it there,
     and are told by the closed connection.
     """
@@ -120,13 +121,15 @@ def exchange(work: Callable[[], object], *, meets: bool = False) -> list[object]
     except Exception as error:
         if meets:
             raise
-        failure, sent = error, {"failed": f"{type(error).__name__}: {error}"}
+        is_lost = isinstance(error, EngineLostError)
+        failure, sent = error, {"failed": f"{type(error).__name__}: {error}", "lost": is_lost}
     everyone = [json.loads(content) for content in _all_gather(json.dumps(sent).encode())]
     if failure is not None:
         raise failure
     for number, received in enumerate(everyone):
         if "failed" in received:
-            raise RankError(f"rank {number} failed: {received['failed']}")
+            kind = EngineLostError if received["lost"] else RankError
+            raise kind(f"rank {number} failed: {received['failed']}")
     return [received["gave"] for received in everyone]
 
 

@@ -29,11 +29,6 @@ def engine_options(config: Config) -> LocalOptions | VllmOptions:
         )
     if config.engine.kind == "local":
         return _local_options(config)
-    if world_size() > 1:
-        raise ConfigError(
-            f"engine.kind is 'vllm' in a run of {world_size()} processes, each of which would load weights "
-            'of its own into the servers. Train in one process, or set engine.kind = "local".'
-        )
     if config.model.quantize is not None:
         raise ConfigError(
             f"engine.kind is 'vllm' and model.quantize is {config.model.quantize!r}: servers would sample on "

@@ -10,9 +10,8 @@ from muster.assemble import Say, chosen_optimizer, end_ids, fitting_budget, make
 from muster.clock import Clock, Progress
 from muster.config import Config
 from muster.data import EncodedAnswer, encode_answers
-from muster.dist import world_size
+from muster.devices import settling
 from muster.engines.products import linear_layers, should_lay_out
-from muster.errors import ConfigError
 from muster.inputs import load_held_out_answers, load_training_answers
 from muster.memory import ENOUGH_ON_CPU
 from muster.optimizer import Rehearsed, make_optimizer, rehearse
@@ -49,11 +48,6 @@ class Answers:
 
 def prepare(config: Config, say: Say) -> Answers:
     """Reads and encodes the answers; raises before any model is loaded."""
-    if world_size() > 1:
-        raise ConfigError(
-            f"a warm start runs in one process, and {world_size()} were started. Start it by itself; "
-            "the run that goes on from it may have as many as it likes."
-        )
     optimizer = rehearse(chosen_optimizer(config), config.optim.lr)
     rows, held_out = load_training_answers(config), load_held_out_answers(config)
     tokenizer = pretrained.load_tokenizer(config.model.path, say)
@@ -115,7 +109,7 @@ def assemble(answers: Answers, policy: Policy, progress: Progress) -> WarmStart:
         ),
         end_ids=end_ids(policy),
         held_out=held_out if answers.held_out else None,
-        clock=Clock(progress),
+        clock=Clock(progress, settling(policy.device)),
     )
 
 

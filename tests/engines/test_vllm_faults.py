@@ -211,3 +211,13 @@ def test_a_server_without_the_calls_is_told_what_it_lacks():
         engine.generate(prompts(1), sampling())
     engine.close()
     fake.stop()
+
+
+def test_an_answer_from_while_somebody_else_loads_is_asked_for_again_without_a_load():
+    with served() as (engine, [fake]):
+        engine.generate(prompts(), sampling())
+        assert fake.calls.count("/collective_rpc") == 1
+        fake.faults.append("loading")
+        done = flat(engine.generate(prompts(), sampling()))
+        assert len(done) == 8
+        assert fake.calls.count("/collective_rpc") == 1

@@ -155,6 +155,7 @@ def test_an_adapter_is_not_divided_nor_what_an_optimizer_takes_from_a_whole_matr
     for name in ("adamw_8bit", "paged_adamw_8bit", "torch.optim.Adafactor"):
         assert f'optim.name is "{name}"; allowed: adamw or sgd' in refusal(optim={"name": name})
     assert "in a warm start" in refusal(algo={"recipe": "sft"}, reward={"use": ()})
+    assert "with servers" in refusal(engine={"kind": "vllm"})
 
 
 def test_one_process_holds_everything_whatever_the_layout(place: Path, tmp_path: Path):

@@ -73,7 +73,14 @@ def _layout(config: Config) -> Iterator[Problem]:
             ("run.layout",),
         )
     if config.is_warm_start:
-        yield wrong("run.layout", config.run.layout, '"replicate" in a warm start, which runs in one process')
+        yield wrong("run.layout", config.run.layout, '"replicate" in a warm start')
+    if config.engine.kind == "vllm":
+        yield wrong(
+            "run.layout",
+            config.run.layout,
+            '"replicate" with servers, which are given all weights by one rank',
+            ("engine.kind",),
+        )
 
 
 def _lengths(config: Config) -> Iterator[Problem]:

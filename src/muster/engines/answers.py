@@ -15,6 +15,8 @@ from muster.engines.wire import FaultError
 from muster.records import Completion, FinishReason, Prompt
 
 GENERATE = "/inference/v1/generate"
+LOADING = "muster-loading"
+"""What a server says it holds while its weights are being replaced: half of them never pass for either."""
 FLOOR = -9990.0
 """vLLM writes -9999 for what has no probability, and for what is not a number."""
 
@@ -25,6 +27,10 @@ class BadAnswerError(FaultError):
 
 class StaleError(FaultError):
     """An answer by other weights than those that were loaded last."""
+
+
+class LoadingError(FaultError):
+    """An answer from while another process that asks this server gave it weights: to be asked for again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +190,8 @@ def _refuse_stale(spans: object, num_tokens: int, label: Label) -> None:
             "the answer doesn't say which weights sampled it (`weight_versions`); vLLM 0.32 does"
         )
     if odd := [span.get("version") for span in spans if span.get("version") != label.name]:
+        if LOADING in odd:
+            raise LoadingError("the server was being given its weights")
         raise StaleError(f"the tokens were sampled by weights {odd[0]!r}, and {label.name!r} was loaded")
     if sum(_length(span) for span in spans) != num_tokens:
         raise BadAnswerError(f"`weight_versions` is {_start(spans)}, which is not {num_tokens} tokens")

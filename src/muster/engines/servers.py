@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from muster.engines.answers import GENERATE
+from muster.engines.answers import GENERATE, LOADING
 from muster.engines.shelf import Load
 from muster.engines.wire import FaultError, RefusedError, Wire
 from muster.errors import EngineError, EngineLostError
@@ -13,8 +13,6 @@ FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
 """Between two tries of a server that is down; each pause is twice the one before."""
 HEALTH_S = 10.0
-LOADING = "muster-loading"
-"""What a server says it holds while its weights are being replaced: half of them never pass for either."""
 _NUM_RESETS = 20
 _RESET_PAUSE_S = 0.1
 
@@ -192,8 +190,11 @@ class Fleet:
                 self._lost_at = None
             self._changed.notify_all()
 
-    def failed(self, server: Server, error: EngineError) -> None:
-        """Gives a server back that failed; it is left alone for a while, and then given its weights anew."""
+    def failed(self, server: Server, error: EngineError, holds: str | None = None) -> None:
+        """Gives a server back that failed; it is left alone for a while, and then given its weights anew.
+
+        Unless somebody else is about to have given them: then `holds` names them.
+        """
         with self._changed:
             server.num_asked -= 1
             now = self._now()
@@ -202,7 +203,7 @@ class Fleet:
                 server.pause_s = min(MAX_PAUSE_S, max(FIRST_PAUSE_S, 2 * server.pause_s))
                 server.due = now + server.pause_s
             server.fault = str(error)
-            server.held = None
+            server.held = holds
             if self._lost_at is None and all(other.fault is not None for other in self.servers):
                 self._lost_at = now
             self._changed.notify_all()

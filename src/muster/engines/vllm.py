@@ -11,9 +11,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from muster.engines.answers import Ask, body_of, cut, read
+from muster.dist import is_first, rank, world_size
+from muster.engines.answers import Ask, LoadingError, body_of, cut, read
 from muster.engines.base import Sampling
 from muster.engines.options import VllmOptions
+from muster.engines.publishing import publish
 from muster.engines.servers import START_IT, Fleet, Server
 from muster.engines.shelf import Load, Servable, Shelf
 from muster.engines.wire import FaultError, RefusedError, Wire
@@ -53,12 +55,18 @@ class VllmEngine:
         self.policy = policy
         self.progress = progress
         self._shelf = Shelf(options.share)
+        # A server is given so many requests by all ranks together, and each rank begins with another server.
+        max_requests = max(1, options.max_requests // world_size())
+        first = rank() % len(options.urls)
         self._fleet = Fleet(
-            [Server(Wire(url, key), options.timeout_s) for url in options.urls],
-            max_requests=options.max_requests,
+            [
+                Server(Wire(url, key), options.timeout_s)
+                for url in options.urls[first:] + options.urls[:first]
+            ],
+            max_requests=max_requests,
             patience_s=options.patience_s,
         )
-        self._max_threads = options.max_requests * len(options.urls)
+        self._max_threads = max_requests * len(options.urls)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         """`group_size` completions for each prompt, in order, all by the newest weights.
@@ -73,7 +81,8 @@ class VllmEngine:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Writes the weights to where servers read them; each is told before it samples next.
 
-        A version names its weights, so the one that is there already is not written again.
+        A version names its weights, so the one that is there already is not written again. All ranks call
+        this, and one of them writes.
         """
         before = self._shelf.load
         if before is None or before.label.version != version:
@@ -83,11 +92,14 @@ class VllmEngine:
 
     def put(self, weights: Iterable[tuple[str, Tensor]], version: int) -> Load:
         """Writes the weights beside those that are being sampled by."""
-        return self._shelf.put(self.policy, dict(weights), version)
+        if world_size() == 1:
+            return self._shelf.put(self.policy, dict(weights), version)
+        return publish(self._shelf, self._fleet.servers, self.policy, dict(weights), version)
 
     def drop(self, load: Load) -> None:
         """Removes weights that nothing will be sampled by any more."""
-        self._shelf.drop(load)
+        if is_first():
+            self._shelf.drop(load)
 
     def sample(self, load: Load, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         """As `generate`, by weights that were written before."""
@@ -108,7 +120,7 @@ class VllmEngine:
     def close(self) -> None:
         """Takes back what it wrote and loaded; a call that is under way fails."""
         self._fleet.stop()
-        if self._shelf.load is not None:
+        if self._shelf.load is not None and is_first():
             for server in self._fleet.servers:
                 server.forget(self._shelf.load)
         for server in self._fleet.servers:
@@ -150,6 +162,8 @@ class VllmEngine:
                 server.bring(load)
                 has_weights = True
                 completions = read(server.generate(body), ask, sampling, load.label)
+            except LoadingError as error:
+                self._fleet.failed(server, error, holds=load.label.name)
             except FaultError as error:
                 self._fleet.failed(server, error)
                 tries += has_weights

@@ -1,0 +1,100 @@
+"""Ranks that sample on servers: the first one publishes the weights, all go by its version."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+from fake_vllm import FakeVllm
+from muster import dist
+from muster.errors import EngineLostError
+from muster.policy import Policy
+from muster.run import run
+from muster.store import read_events, read_metrics
+from ranks_of import on_ranks, train_on
+from tiny import tiny_model, tiny_tokenizer
+from toy_run import config_for
+
+
+def start_policy() -> Policy:
+    return Policy(tiny_model(), tiny_tokenizer(), max_tokens=128)
+
+
+@pytest.fixture
+def fakes():
+    made = [FakeVllm(start_policy), FakeVllm(start_policy)]
+    yield made
+    for fake in made:
+        fake.stop()
+
+
+def on(fakes: list[FakeVllm], **options: object) -> dict[str, Any]:
+    options = {"urls": [fake.url for fake in fakes], "patience_s": 20.0, **options}
+    return {"engine": {"kind": "vllm", "options": options}, "optim": {"name": "sgd", "lr": 0.5}}
+
+
+def sampled_in(folder: Path) -> list[tuple[list[int], int]]:
+    tables = map(pq.read_table, sorted((folder / "rollouts").glob("*.parquet")))
+    rows = [row for table in tables for row in table.to_pylist()]
+    return [(row["completion_ids"], row["version"]) for row in rows]
+
+
+def test_ranks_ask_for_their_share_and_one_of_them_publishes_the_weights(
+    place: Path, tmp_path: Path, fakes: list[FakeVllm]
+):
+    list(run(config_for(place, tmp_path / "one", eval={"every": 2}, **on(fakes))))
+    for fake in fakes:
+        fake.stop()
+        fake.calls.clear()
+        fake.bodies.clear()
+        fake.start()
+    share = tmp_path / "share"
+    every = config_for(place, tmp_path / "all", eval={"every": 2}, **on(fakes, share=str(share)))
+    assert train_on(2, every, tmp_path / "log") == [0, 0]
+    one, both = tmp_path / "one" / "toy", tmp_path / "all" / "toy"
+    assert sampled_in(one) == sampled_in(both)
+    assert sorted({version for _, version in sampled_in(both)}) == [0, 1, 2, 3]
+    assert all(0 <= line["sampling/mismatch"] < 1e-4 for line in read_metrics(both) if line["step"])
+    weights, others = (load_file(folder / "final" / "model.safetensors") for folder in (one, both))
+    for name, value in weights.items():
+        assert (value - others[name]).abs().max() <= 1e-5, name
+    for fake in fakes:
+        # The start's weights and those of four updates, once each, however many ranks there are.
+        assert fake.calls.count("/collective_rpc") == 5
+        assert fake.bodies
+    assert list(share.iterdir()) == [], "and takes them away again"
+
+
+def test_a_server_that_starts_anew_is_given_its_weights_by_whichever_rank_finds_it(
+    place: Path, tmp_path: Path, fakes: list[FakeVllm]
+):
+    for fake in fakes:
+        # After a first answer each: one forgets its weights, the other is being given some, then breaks off.
+        fake.faults.extend(["", "", "", "restart" if fake is fakes[0] else "loading", "die", "500"])
+    config = config_for(place, tmp_path, **on(fakes))
+    assert train_on(2, config, tmp_path / "log") == [0, 0]
+    assert not any(fake.faults for fake in fakes)
+    assert all(line["sampling/mismatch"] < 1e-4 for line in read_metrics(tmp_path / "toy") if line["step"])
+    assert sorted({version for _, version in sampled_in(tmp_path / "toy")}) == [0, 1, 2, 3]
+    assert read_events(tmp_path / "toy")[-1]["kind"] == "end"
+
+
+def test_servers_that_one_rank_has_lost_are_lost_to_all(tmp_path: Path):
+    """So the rank that writes saves the run, whichever of them it was."""
+
+    def work(number: int) -> None:
+        def ask() -> object:
+            if number == 1:
+                raise EngineLostError("no server has answered for 1 s")
+            return "fine"
+
+        with dist.joined(), pytest.raises(EngineLostError) as caught:
+            dist.exchange(ask)
+        print(caught.value)
+
+    assert on_ranks(2, tmp_path / "log", work) == [0, 0]
+    said = "EngineLostError: no server has answered for 1 s"
+    assert (tmp_path / "log.0").read_text().strip() == f"rank 1 failed: {said}"
+    assert (tmp_path / "log.1").read_text().strip() == said.partition(": ")[2]

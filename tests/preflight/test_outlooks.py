@@ -68,6 +68,7 @@ def test_layers_head_keys_and_attention_are_those_of_the_configuration(place: Pa
     assert counted.layer_params == 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
     assert counted.head_params == 259 * 32
     assert counted.num_params == counted.layer_params + counted.head_params + 5 * 32
+    assert (counted.rest_params, counted.num_layers) == (259 * 32 + 32, 2)
     assert counted.cache_bytes == 4 * 2 * 2 * (8 + 8)
     assert counted.pair_flops == 2 * 2 * 4 * (8 + 8)
     assert counted.read_bytes == 4 * (counted.layer_params + counted.head_params)
@@ -119,6 +120,8 @@ def test_the_work_of_a_step_is_that_of_the_configuration(place: Path, tmp_path: 
     assert (plain.prompt_tokens, plain.longest_prompt, plain.max_tokens) == (29.0, 29, 4)
     assert (plain.updates, plain.passes, plain.scored, plain.copies) == (1, 1, 0, 0)
     assert (plain.max_rows, plain.budget_tokens, plain.recomputes) == (128, 256, False)
+    assert work_of(config_for(place, tmp_path, run={"layout": "shard"}), quiet).divides
+    assert not plain.divides
     full = config_for(
         place,
         tmp_path,
@@ -162,6 +165,9 @@ def test_a_layout_that_does_not_fit_is_said(place: Path, tmp_path: Path):
     outlook = look_ahead(config, read_layouts("1"), ["memory=1e6"], None, quiet)
     assert not outlook.fits
     assert outlook.laid[0].memory.peak > 1e6
+    divided = config_for(place, tmp_path, run={"layout": "shard"})
+    with pytest.raises(ConfigError, match="Leave the servers out"):
+        look_ahead(divided, read_layouts("1,2+1"), [], None, quiet)
 
 
 def test_counting_holds_no_weights(place: Path, tmp_path: Path):

@@ -29,6 +29,8 @@ MODEL = Model(
     adapter_params=0,
     trained_params=1000,
     trained_tensors=10,
+    rest_params=400,
+    num_layers=2,
     weight_bytes=4000,
     read_bytes=3600,
     state_bytes=8000,
@@ -222,3 +224,29 @@ def test_a_budget_that_is_not_set_is_what_half_of_the_rest_holds():
 def test_the_parts_of_a_step_are_its_seconds():
     step = Step(layout=Layout(1, 1), parts=(Part("a", "sample", 1.0), Part("b", "network", 2.0, 5.0)))
     assert (step.seconds, step.of("update"), step.longest.name) == (3.0, 0.0, "b")
+
+
+DIVIDED = replace(WORK, divides=True)
+
+
+def test_ranks_that_divide_the_weights_hold_a_part_and_gather_the_rest():
+    memory = memory_of(MODEL, replace(DIVIDED, copies=1), RATES, Layout(1, 2))
+    assert (memory.weights, memory.optimizer, memory.gradients, memory.copies) == (2000, 4000, 2000, 2000)
+    # 400 beside the layers and two of 300 in a pass; all 1,000 while sampling.
+    assert (memory.gathered, memory.whole) == (4 * 1000, 4000)
+    update = 2000 + memory.activations + LOGITS_BYTES + 4000
+    assert memory.peak == 8000 + max(update, 4000 + memory.cache)
+    assert memory_of(MODEL, DIVIDED, RATES, Layout(1, 1)) == memory_of(MODEL, WORK, RATES, Layout(1, 1))
+
+
+def test_divided_weights_are_gathered_for_sampling_and_for_every_part_of_an_update():
+    parts = parts_of(Layout(1, 2), replace(DIVIDED, scored=1, budget_tokens=16))
+    # 30 tokens in parts of 16: two. Half of 4,000 bytes once to sample, twice to score, twice forward; of the
+    # 600 in layers twice more backward. Gradients twice.
+    assert parts["weights gathered"].sent == 2000 * (1 + 2 + 2) + 2 * 1200
+    assert parts["gradients"].sent == 2 * 2000
+    # Three groups of weights, each a sum by itself.
+    assert parts["weights gathered"].seconds == pytest.approx(12_400 / 1e5 + 1e-3 * 3 * 2 * 3)
+    assert parts["gradients"].seconds == pytest.approx(4000 / 1e5 + 1e-3 * 3 * 2)
+    assert parts["optimizer"].seconds == pytest.approx(0.032)
+    assert seconds_of(Layout(1, 1), DIVIDED) == pytest.approx(ONE)

@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
 from muster import pretrained
@@ -49,6 +50,7 @@ def work_of(config: Config, say: Say) -> Work:
         passes=algo.passes,
         scored=(updates > 1 or lags) + has_reference + has_gate * algo.passes,
         copies=has_reference + 2 * lags,
+        divides=config.run.layout == "shard",
         recomputes=config.model.gradient_checkpointing,
         max_rows=(options if isinstance(options, LocalOptions) else LocalOptions()).max_rows,
         budget_tokens=config.run.budget_tokens,
@@ -66,6 +68,8 @@ def model_of(config: Config, say: Say) -> Model:
     layers = [m for m in base.modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
     layer_params, head_params = _count(m.weight for m in layers), _count([head.weight])
     num_params, num_tensors = _count(base.parameters()), len(list(base.parameters()))
+    blocks = [m for m in base.modules() if isinstance(m, GradientCheckpointingLayer)]
+    in_blocks = sum(_count(block.parameters()) for block in blocks)
     stored = 4 * layer_params if settings.quantize is None else quantized_bytes(base, settings.quantize)
     adapter = _adapter_shapes(config, base)
     adapter_params = sum(map(prod, adapter))
@@ -79,6 +83,8 @@ def model_of(config: Config, say: Say) -> Model:
         adapter_params=adapter_params,
         trained_params=trained,
         trained_tensors=len(adapter) or num_tensors,
+        rest_params=num_params - in_blocks,
+        num_layers=max(1, len(blocks)),
         weight_bytes=4 * (num_params - layer_params + adapter_params) + stored,
         read_bytes=_read_bytes(config, stored, layer_params, head_params, adapter_params),
         state_bytes=round(4 * trained * rehearse(chosen_optimizer(config), config.optim.lr).state_share),

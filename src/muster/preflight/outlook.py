@@ -81,6 +81,11 @@ def look_ahead(
     if found is not None:
         _refuse_both(assumed)
     model, work = model_of(config, say), work_of(config, say)
+    if work.divides and (odd := next((layout for layout in layouts if layout.servers), None)):
+        raise ConfigError(
+            f'--devices names {odd}, and run.layout is "shard": weights that are divided are sampled by the '
+            "ranks themselves. Leave the servers out."
+        )
     rates, assumptions = read_rates(
         assumed, compute=model.compute, limit=work.max_tokens, measured=_seen(found) if found else None
     )

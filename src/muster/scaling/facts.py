@@ -19,6 +19,9 @@ class Model:
     """Of a trained adapter; 0 where all weights are trained."""
     trained_params: int
     trained_tensors: int
+    rest_params: int
+    """Beside the layers: embedding, norm, head."""
+    num_layers: int
     weight_bytes: int
     """Of all weights as a run keeps them, the adapter's included."""
     read_bytes: int
@@ -65,6 +68,8 @@ class Work:
     """How often they go forward alone: old policy, reference, gate."""
     copies: int = 0
     """Of the trained weights that are kept: a reference, weights that lag."""
+    divides: bool = False
+    """Ranks divide weights, gradients and the optimizer's state among them."""
     recomputes: bool = False
     """Gradient checkpointing: layers go forward again in the backward pass."""
     max_rows: int = 128

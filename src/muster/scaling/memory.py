@@ -42,6 +42,10 @@ class Memory:
     """Of the weights in the precision of the computation, while a pass lasts."""
     logits: int
     """In an update."""
+    gathered: int
+    """Of divided weights, in a pass: those beside the layers, and two layers'."""
+    whole: int
+    """Of divided weights, while sampling: all of them."""
     cache: int
     """Keys and values of the rollouts that are sampled side by side, and the logits of their next token."""
     server: int | None
@@ -55,29 +59,33 @@ class Memory:
     def __post_init__(self) -> None:
         """Adds up: gradients are gone while sampling, keys and values in an update."""
         resident = self.weights + self.optimizer + self.copies
-        update = self.gradients + self.activations + self.casts + self.logits
+        update = self.gradients + self.activations + self.casts + self.logits + self.gathered
         object.__setattr__(self, "resident", resident)
-        object.__setattr__(self, "peak", resident + max(update, self.cache))
+        object.__setattr__(self, "peak", resident + max(update, self.whole + self.cache))
 
 
 def memory_of(model: Model, work: Work, rates: Rates, layout: Layout) -> Memory:
-    """What a device holds where every rank has the whole model."""
-    copies = 4 * model.trained_params * work.copies
-    gradients = 4 * model.trained_params
-    reserved = gradients + model.state_bytes + copies
+    """What a device holds; ranks that divide the weights hold as many rows each, or fewer."""
+    is_divided = work.divides and layout.ranks > 1
+    shares = layout.ranks if is_divided else 1
+    weights, gradients = -(-model.weight_bytes // shares), -(-4 * model.trained_params // shares)
+    state, copies = -(-model.state_bytes // shares), gradients * work.copies
     budget = work.budget_tokens or tokens_within(
-        rates.memory - model.weight_bytes, reserved, model.activation_bytes
+        rates.memory - weights, gradients + state + copies, model.activation_bytes
     )
+    layer_params = (model.num_params - model.rest_params) // model.num_layers
     prompts = math.ceil(work.prompts / layout.ranks)
     rows = min(work.max_rows, prompts * work.group_size)
     return Memory(
-        weights=model.weight_bytes,
-        optimizer=model.state_bytes,
+        weights=weights,
+        optimizer=state,
         copies=copies,
         gradients=gradients,
         activations=min(budget, _most_tokens(model, work, layout)) * model.activation_bytes,
         casts=2 * (model.layer_params + model.head_params) if model.itemsize == 2 else 0,
         logits=LOGITS_BYTES,
+        gathered=4 * (model.rest_params + 2 * layer_params) if is_divided else 0,
+        whole=model.weight_bytes if is_divided else 0,
         cache=0 if layout.servers else _cache(model, work, prompts, rows, model.cache_bytes),
         server=_on_server(model, work, rates, layout) if layout.servers else None,
         budget_tokens=budget,

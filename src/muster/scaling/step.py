@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from muster.scaling.facts import Model, Work
 from muster.scaling.layouts import Layout
+from muster.scaling.memory import memory_of
 from muster.scaling.paces import Paces
 from muster.scaling.rates import Rates
 
@@ -88,30 +89,56 @@ def _sampling(work: Work, rates: Rates, paces: Paces, layout: Layout) -> list[Pa
     ]
 
 
-def _update(model: Model, work: Work, rates: Rates, paces: Paces, layout: Layout) -> list[Part]:
+def _trained_tokens(model: Model, work: Work, rates: Rates, layout: Layout) -> float:
+    """Of the largest share of an update: a rank computes the prompts of what it has."""
     rows = math.ceil(work.rollouts / layout.ranks)
     prompts = math.ceil(work.prompts / layout.ranks) if model.shares_prompts else rows
-    tokens = prompts * work.prompt_tokens + rows * rates.completion
+    return prompts * work.prompt_tokens + rows * rates.completion
+
+
+def _update(model: Model, work: Work, rates: Rates, paces: Paces, layout: Layout) -> list[Part]:
+    tokens = _trained_tokens(model, work, rates, layout)
     return [
         Part("forward and backward", "update", paces.train_s * tokens),
-        Part("optimizer", "update", paces.optimizer_s),
+        Part("optimizer", "update", paces.optimizer_s / (layout.ranks if work.divides else 1)),
     ]
 
 
 def _between_ranks(model: Model, work: Work, rates: Rates, layout: Layout) -> list[Part]:
     """Sums go round in a ring: a rank sends all but a rank's part of them twice. Rollouts go to everyone."""
     ranks, others = layout.ranks, (layout.ranks - 1) / layout.ranks
-    gradients = work.updates * 2 * others * 4.0 * model.trained_params
     scores = (work.passes + work.scored) * 2 * others * SCORE_BYTES * work.rollouts * rates.longest
     rollouts = (ranks - 1) * JSON_BYTES * work.rollouts * rates.completion / ranks
     # The ring leaves a node once, what each rank is sent by itself as often as the node has ranks.
     ring = rates.link if layout.nodes == 1 else min(rates.link, rates.network)
     alone = rates.link if layout.nodes == 1 else rates.network / layout.devices
-    waits = rates.latency * work.updates * model.trained_tensors
+    if work.divides:
+        weights = _divided(model, work, rates, layout, ring)
+    else:
+        gradients = work.updates * 2 * others * 4.0 * model.trained_params
+        waits = rates.latency * work.updates * model.trained_tensors
+        weights = [Part("gradients", "network", gradients / ring + waits, gradients)]
     return [
-        Part("gradients", "network", gradients / ring + waits, gradients),
+        *weights,
         Part("logprobs", "network", scores / ring, scores),
         Part("rollouts", "network", rollouts / alone, rollouts),
+    ]
+
+
+def _divided(model: Model, work: Work, rates: Rates, layout: Layout, ring: float) -> list[Part]:
+    """Whole weights to sample; a layer's in every pass and again backwards; gradients per micro-batch."""
+    tokens = _trained_tokens(model, work, rates, layout)
+    budget = memory_of(model, work, rates, layout).budget_tokens
+    cuts = max(work.updates // work.passes, math.ceil(tokens / budget))
+    once = 4.0 * model.num_params * (layout.ranks - 1) / layout.ranks
+    backward = once * (1 - model.rest_params / model.num_params)
+    gathered = once * (1 + cuts * (work.scored + work.passes)) + cuts * work.passes * backward
+    waits = rates.latency * (model.num_layers + 1) * cuts
+    gathers = waits * (work.scored + 2 * work.passes)
+    gradients = cuts * work.passes * once
+    return [
+        Part("weights gathered", "network", gathered / ring + gathers, gathered),
+        Part("gradients", "network", gradients / ring + waits * work.passes, gradients),
     ]
 
 

@@ -81,3 +81,9 @@ def test_areas_and_intervals_lie_between_their_ends(page: Page, modules: str):
     assert drawn(page, modules, f"{{ kind: 'area', {band}, fill: '#000' }}") == "M0 80L50 70L50 90L0 100Z"
     bars = drawn(page, modules, f"{{ kind: 'bars', {band}, color: '#000' }}")
     assert bars == "M0 100V80M-3 100h6M-3 80h6M50 90V70M47 90h6M47 70h6"
+
+
+def test_an_area_of_a_lone_step_is_as_wide_as_a_dot(page: Page, modules: str):
+    band = "x: [0, 5, 10], low: [0, 1, null], high: [null, 3, 4]"
+    area = drawn(page, modules, f"{{ kind: 'area', {band}, fill: '#000' }}")
+    assert area == "M47 70L53 70L53 90L47 90Z"

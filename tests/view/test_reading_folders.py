@@ -15,7 +15,7 @@ from muster.store import StoredConfig, quantile, read_config
 from muster.view.curves import signal_of, to_columns
 from muster.view.findings import findings_of
 from muster.view.foreign import text_of
-from muster.view.growing import GrowingLines, read_object
+from muster.view.growing import GrowingLines, parsed, read_object
 from muster.view.pieces import find_tokenizer, pieces_of
 from muster.view.samples import brief, group_list
 from muster.view.settings import CLIPS, clip_range, full_score
@@ -37,6 +37,23 @@ def test_lines_are_taken_as_they_come_and_half_a_line_is_left():
     path.write_text('{"b": 1}\n')
     assert lines.look() == [{"b": 1}]
     assert lines.generation == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'1, "a": 2', b"1e999", b"1e-400", b"-0", b"01", b"9007199254740993", b"-" + b"9" * 400, b"9" * 5_000,
+        b"0.1000000000000000055511151231257827021181583404541015625", b"[" * 300 + b"]" * 300,
+        rb'"\ud800"', rb'"\ude00\ud83d"', b'"\xff"', b'"\xed\xa0\x80"', b'"\x01"', b'"',
+    ],
+)  # fmt: skip
+def test_a_line_is_read_as_pythons_own_reader_reads_it(value: bytes):
+    raw = b'{"a": ' + value + b"}"
+    try:
+        expected = json.loads(raw)
+    except ValueError:
+        expected = None
+    assert repr(parsed(raw)) == repr(expected)
 
 
 def test_a_pipe_in_place_of_a_file_is_no_file():

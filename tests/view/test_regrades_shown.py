@@ -130,3 +130,11 @@ def test_an_exported_page_carries_its_regrades(page: Page, folder: Path, tmp_pat
     page.get_by_role("link", name="Regrades").click()
     page.get_by_role("link", name="step 3, group 0, #0").click()
     expect(page.locator(".rollout .regraded").first).to_contain_text("regraded 0.875")
+
+
+def test_another_theme_recolours_the_curves_of_a_regrade(page: Page, regrades: Served):
+    open_at(page, regrades, "view=regrades")
+    line = page.locator(".chart[data-panel=regrade-norm] .line")
+    before = line.get_attribute("stroke") or ""
+    page.keyboard.press("t")
+    expect(line).not_to_have_attribute("stroke", before)

@@ -15,6 +15,7 @@ export class Chart {
     this.shared = shared;
     this.lines = [];
     this.isSeen = false;
+    this.step = null;
     this.cursor = h("div", { class: "cursor", hidden: true });
     this.plot = h("div", { class: "plot" });
     this.readout = h("div", { class: "readout" });
@@ -49,12 +50,12 @@ export class Chart {
     const { shapes, lines } = shapesOf(this.panel, this.runs, this.options);
     this.lines = lines;
     this.keys = [...new Set(lines.map((line) => line.name))];
-    this.say(null);
     this.caption.textContent = lines.map(told).join(". ");
     const { low, high } = this.options;
     const room = 0.012 * (high - low);
     const x = { low: low - room, high: high + room, isWhole: true };
     this.axis = draw(this.plot, shapes, { width: this.field.clientWidth, height: this.field.clientHeight, x, y: heightOf(this.panel, shapes, this.options) });
+    this.point(this.step);
   }
 
   listen() {
@@ -118,6 +119,7 @@ export class Chart {
 
   /** Puts the cursor at a step, or takes it away. */
   point(step) {
+    this.step = step;
     const axis = this.axis;
     const isShown = step !== null && axis && step >= this.options.low && step <= this.options.high;
     this.cursor.hidden = !isShown;
@@ -153,13 +155,21 @@ export class Chart {
 function heightOf(panel, shapes, { low, high }) {
   const isShare = panel.share === true;
   if (panel.range) return { ...padded(...panel.range), isShare };
-  const values = shapes.flatMap((shape) => [shape.y, shape.low, shape.high].flatMap((column) => (column || []).filter((value, at) => value !== null && shape.x[at] >= low && shape.x[at] <= high)));
+  const inside = valuesOf(shapes, (step) => step >= low && step <= high);
+  // Between two steps nothing is written, and only the lines from one to the other are seen.
+  const values = inside.length ? inside : valuesOf(shapes, () => true);
   const isLog = Boolean(panel.log) && values.some((value) => value > 0);
   const [least, most] = endsOf(isLog ? values.filter((value) => value > 0) : values);
-  if (isLog) return least === most ? { low: least / 2, high: 2 * most, isLog } : { low: least / (most / least) ** 0.05, high: most * (most / least) ** 0.05, isLog };
+  // What differs in the last bits alone is one number.
+  const isFlat = most - least <= 1e-9 * Math.max(Math.abs(least), Math.abs(most));
+  if (isLog) return isFlat ? { low: least / 2, high: 2 * most, isLog } : { low: least / (most / least) ** 0.05, high: most * (most / least) ** 0.05, isLog };
   // Values that are all the same have 0 in view: a small one would seem to be nothing.
-  if (least === most) return { low: Math.min(0, 2 * least), high: Math.max(most ? 2 * most : 0, least >= 0 && !most ? (isShare ? 0.05 : 1) : 0), isShare };
-  return panel.stack ? { low: 0, high: 1.04 * most, isShare } : { ...padded(least, most), isShare };
+  if (isFlat) return { low: Math.min(0, 2 * least), high: Math.max(most ? 2 * most : 0, least >= 0 && !most ? (isShare ? 0.05 : 1) : 0), isShare };
+  return panel.stack ? { low: Math.min(0, 1.04 * least), high: Math.max(0, 1.04 * most), isShare } : { ...padded(least, most), isShare };
+}
+
+function valuesOf(shapes, isIn) {
+  return shapes.flatMap((shape) => [shape.y, shape.low, shape.high].flatMap((column) => (column || []).filter((value, at) => value !== null && isIn(shape.x[at]))));
 }
 
 /** The least and the greatest; 0 twice where there is nothing. */
@@ -179,9 +189,10 @@ function last(line) {
   return null;
 }
 
-function valueAt(line, step) {
-  const at = placeOf(line.steps, step + 0.5);
-  return at < 0 ? null : line.values[at];
+/** The value at a step, or at the one before it; none after the last. */
+function valueAt({ steps, values }, step) {
+  const at = placeOf(steps, step + 0.5);
+  return at < 0 || step > steps[steps.length - 1] ? null : values[at];
 }
 
 function told(line) {

@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { byId, h, pausing, replace, speak } from "./dom.js";
-import { look } from "./palette.js";
+import { isDark, look } from "./palette.js";
 import { otherKeys, panelFor, PANELS } from "./panels.js";
 import { columnsOf, nearest } from "./series.js";
 import { go, shownRuns, state } from "./state.js";
@@ -40,12 +40,13 @@ export class CurvesView {
     const runs = shownRuns().map((id, place) => ({ id, place, name: this.book.nameOf(id), columns: columnsOf(id) })).filter((run) => run.columns.step);
     const steps = runs.flatMap((run) => [run.columns.step[0], run.columns.step[run.columns.step.length - 1]]);
     const first = Math.min(...steps), end = Math.max(...steps);
-    const low = state().from === "" ? first : Number(state().from), high = state().to === "" ? end : Number(state().to);
+    const low = boundOf(state().from, first), high = boundOf(state().to, end);
     const options = { smooth: Number(state().smooth) || 1, low, high: high > low ? high : low + 1 };
     const panels = runs.length ? [...PANELS.filter((panel) => Chart.suits(panel, runs)), ...this.added(runs)] : [];
     this.place(panels);
     for (const panel of panels) this.charts.get(panel.id).show(runs, options);
     this.runs = runs;
+    this.options = options;
     this.fillTools(runs, low, high, first, end);
     const lacking = runs.length ? PANELS.filter((panel) => !panel.atLeast && !Chart.suits(panel, runs)).map((panel) => panel.title) : [];
     replace(this.missing, runs.length === 0 ? "No step was written yet. The curves appear with the first." : lacking.length ? `Not recorded ${runs.length > 1 ? "in these runs" : "in this run"}: ${lacking.join(", ")}.` : null);
@@ -77,7 +78,7 @@ export class CurvesView {
   fillTools(runs, low, high, first, end) {
     const isZoomed = low !== first || high !== end;
     const keys = [...new Set(runs.flatMap((run) => otherKeys(run.columns)))];
-    const key = JSON.stringify([runs.map((run) => run.id), low, high, end, keys.length, state().smooth, state().more]);
+    const key = JSON.stringify([runs.map((run) => run.id), low, high, end, keys.length, state().smooth, state().more, isDark()]);
     if (key === this.toolsKey) return;
     this.toolsKey = key;
     replace(
@@ -108,7 +109,9 @@ export class CurvesView {
   }
 
   nudge(by) {
-    const steps = this.steps();
+    const { low, high } = this.options;
+    const steps = this.steps().filter((step) => step >= low && step <= high);
+    if (!steps.length) return;
     const at = this.step === null ? (by > 0 ? -1 : steps.length) : steps.indexOf(this.step);
     const next = steps[Math.max(0, Math.min(steps.length - 1, at + by))];
     this.move(next);
@@ -134,4 +137,9 @@ export class CurvesView {
     this.charts.forEach((chart) => chart.leave());
     this.charts.clear();
   }
+}
+
+/** The step that the address names; without one, or with what is no number, the other. */
+function boundOf(text, otherwise) {
+  return text === "" || !Number.isFinite(Number(text)) ? otherwise : Number(text);
 }

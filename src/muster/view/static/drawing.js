@@ -7,40 +7,48 @@ import { replace, svg } from "./dom.js";
 import { labelsOf, scaleOf, ticksOf } from "./scale.js";
 
 const MARGIN = { left: 46, right: 10, top: 6, bottom: 22 };
+const LETTER = 7;  // pixels that a digit of a label takes, in a wide typeface
 const STROKES = { dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4", longdashdot: "11 3 2 3", "5px,2px": "5 2", "2px,6px": "2 6" };
 const TILES = { "/": "M-1 7L7 -1", "\\": "M-1 -1L7 7", x: "M-1 7L7 -1M-1 -1L7 7", "-": "M0 3H6", "|": "M3 0V6", "+": "M0 3H6M3 0V6", ".": "M3 3h0.01" };
 let numPatterns = 0;
 
 /** Draws the shapes into an element; gives for which width, where its field begins, how wide it is, and its scale of steps. */
 export function draw(element, shapes, { width, height, x, y }) {
-  const size = { width: Math.max(1, width - MARGIN.left - MARGIN.right), height: Math.max(1, height - MARGIN.top - MARGIN.bottom) };
+  const marks = marksOf(y), left = Math.max(MARGIN.left, Math.min(width / 3, 4 + LETTER * Math.max(...marks.map(({ label }) => label.length))));
+  const size = { left, width: Math.max(1, width - left - MARGIN.right), height: Math.max(1, height - MARGIN.top - MARGIN.bottom) };
   const across = scaleOf(x, 0, size.width), up = scaleOf(y, size.height, 0);
-  const inside = svg("svg", { class: "inside", x: MARGIN.left, y: MARGIN.top, ...size }, shapes.map((shape) => drawn(shape, { x: across.place, y: y.isLog ? positive(up.place) : up.place })));
-  replace(element, svg("svg", { class: "drawing", width, height, "aria-hidden": "true" }, rows(y, up, size), columns(x, across, size), inside));
-  return { of: width, left: MARGIN.left, width: size.width, ...across };
+  const inside = svg("svg", { class: "inside", x: left, y: MARGIN.top, width: size.width, height: size.height }, shapes.map((shape) => drawn(shape, { x: across.place, y: y.isLog ? positive(up.place) : up.place })));
+  replace(element, svg("svg", { class: "drawing", width, height, "aria-hidden": "true" }, rows(marks, up, size), columns(x, across, size), inside));
+  return { of: width, left, width: size.width, ...across };
 }
 
 function positive(place) {
   return (value) => (value > 0 ? place(value) : NaN);
 }
 
-function rows(axis, up, size) {
+function marksOf(axis) {
   const ticks = ticksOf(axis, 4), labels = labelsOf(ticks, axis);
-  return ticks.map((value, at) => {
+  return ticks.map((value, at) => ({ value, label: labels[at] }));
+}
+
+function rows(marks, up, { left, width }) {
+  // Of numbers near the largest that there are, no place can be told.
+  return marks.filter(({ value }) => Number.isFinite(up.place(value))).map(({ value, label }) => {
     const y = MARGIN.top + up.place(value);
     return [
-      svg("path", { class: "grid", d: `M${MARGIN.left} ${fixed(y)}h${size.width}` }),
-      svg("text", { class: "tick", x: MARGIN.left - 6, y: fixed(y + 3.5), "text-anchor": "end" }, labels[at]),
+      svg("path", { class: "grid", d: `M${left} ${fixed(y)}h${width}` }),
+      svg("text", { class: "tick", x: left - 6, y: fixed(y + 3.5), "text-anchor": "end" }, label),
     ];
   });
 }
 
 function columns(axis, across, size) {
-  const ticks = ticksOf(axis, Math.max(2, Math.floor(size.width / 60)));
+  const room = Math.max(60, LETTER * String(Math.ceil(axis.high)).length + 16);
+  const ticks = ticksOf(axis, Math.max(2, Math.floor(size.width / room)));
   const y = MARGIN.top + size.height;
   return [
-    svg("path", { class: "edge", d: `M${MARGIN.left} ${y + 0.5}h${size.width}` }),
-    ticks.map((value) => svg("text", { class: "tick", x: fixed(MARGIN.left + across.place(value)), y: y + 15, "text-anchor": across.place(value) > size.width - 14 ? "end" : "middle" }, String(value))),
+    svg("path", { class: "edge", d: `M${size.left} ${y + 0.5}h${size.width}` }),
+    ticks.map((value) => svg("text", { class: "tick", x: fixed(size.left + across.place(value)), y: y + 15, "text-anchor": across.place(value) > size.width - 14 ? "end" : "middle" }, String(value))),
   ];
 }
 
@@ -58,11 +66,12 @@ function lineOf({ x, y, color, width, dash, hasDots }, to) {
   return [svg("path", { class: "line", d: path, stroke: color, "stroke-width": width, "stroke-dasharray": STROKES[dash] }), dots];
 }
 
-/** One filled shape for each stretch without gaps. */
+/** One filled shape for each stretch without gaps; that of a lone step is as wide as a dot. */
 function areaOf({ x, low, high, color, fill, pattern }, to) {
   const paths = stretches(x.length, (at) => isThere(low[at], to.y) && isThere(high[at], to.y)).map((places) => {
-    const back = [...places].reverse();
-    return `M${[...places.map((at) => point(to, x[at], high[at])), ...back.map((at) => point(to, x[at], low[at]))].join("L")}Z`;
+    const spots = places.length > 1 ? places.map((at) => [to.x(x[at]), at]) : [-3, 3].map((by) => [to.x(x[places[0]]) + by, places[0]]);
+    const edge = (side) => spots.map(([across, at]) => `${fixed(across)} ${fixed(to.y(side[at]))}`);
+    return `M${[...edge(high), ...edge(low).reverse()].join("L")}Z`;
   });
   const shape = (look) => svg("path", { class: "area", d: paths.join(""), ...look });
   if (!pattern) return shape({ fill, stroke: color, "stroke-width": color ? 0.8 : null });

@@ -35,7 +35,7 @@ async function start() {
   byId("theme-button").addEventListener("click", changeTheme);
   byId("runs-button").addEventListener("click", toggleRuns);
   if (matchMedia("(max-width: 800px)").matches) toggleRuns();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.view?.update(book.info(state().run)));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", render);
   listenToKeys(ACTIONS);
   await listRuns();
   const first = book.runs.find((run) => run.status.state === "running") || [...book.runs].sort((a, b) => a.status.age_s - b.status.age_s)[0];
@@ -150,7 +150,7 @@ function liveText() {
 
 function changeTheme() {
   speak(`Theme: ${nextTheme()}`);
-  if (book.info(state().run)) draw();
+  render();
 }
 
 function toggleRuns() {

@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { Chart } from "./chart.js";
 import { h, pausing, replace } from "./dom.js";
 import { number, percent, plural, signed } from "./format.js";
+import { isDark } from "./palette.js";
 import { nearest } from "./series.js";
 import { go, link, state } from "./state.js";
 
@@ -64,14 +65,19 @@ export class RegradesView {
 
   /** Says why there is nothing to show; another regrade can still be chosen. */
   fail(regrades, chosen, error) {
+    this.clear();
+    replace(this.head, chosen ? this.tools(regrades, chosen) : null, h("p", { class: "problem", role: "alert" }, error.message));
+  }
+
+  clear() {
     this.charts.forEach((chart) => chart.leave());
     this.charts = [];
     this.key = "";
-    replace(this.head, chosen ? this.tools(regrades, chosen) : null, h("p", { class: "problem", role: "alert" }, error.message));
     replace(this.rest);
   }
 
   empty() {
+    this.clear();
     const how = `muster regrade ${this.info.name} --recipe dr_grpo\nmuster regrade ${this.info.name} --reward grade.py:reward`;
     replace(this.head, h("section", { class: "welcome" }, h("h3", {}, "No regrade of this run yet"), h("p", {}, "Its stored rollouts can be put under another reward or recipe without sampling again. What comes of it is shown here:"), h("pre", {}, how)));
   }
@@ -79,7 +85,7 @@ export class RegradesView {
   show(regrades, found) {
     replace(this.head, this.tools(regrades, found), settings(found), h("p", {}, verdict(found)), h("div", { class: "regrade-sums" }, sides(found), agreement(found)));
     replace(this.rest, limits(found), changed(found, this.info));
-    const key = [found.id, found.made].join(" ");
+    const key = [found.id, found.made, isDark()].join(" ");
     if (key !== this.key) this.draw(found);
     this.key = key;
   }

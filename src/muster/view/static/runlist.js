@@ -2,7 +2,7 @@
 
 import { byId, h, pausing, replace, svg } from "./dom.js";
 import { duration, number, signed } from "./format.js";
-import { look } from "./palette.js";
+import { isDark, look } from "./palette.js";
 import { go, link, shownRuns, state } from "./state.js";
 
 const WRITERS = { trl: "TRL", metrics: "metrics only" };
@@ -30,7 +30,7 @@ export function drawRuns(runs) {
   }
   const wanted = state().find.toLowerCase().split(/\s+/).filter(Boolean);
   const found = runs.filter((run) => wanted.every((word) => `${run.name} ${run.status.state} ${WRITERS[run.kind] || ""}`.toLowerCase().includes(word)));
-  const key = JSON.stringify([found, shownRuns()]);
+  const key = JSON.stringify([found, shownRuns(), isDark()]);
   if (byId("run-list").dataset.key !== key) {
     replace(byId("run-list"), found.map(entry));
     byId("run-list").dataset.key = key;

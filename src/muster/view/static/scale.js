@@ -22,7 +22,7 @@ export function ticksOf({ low, high, isLog, isWhole }, count) {
   const logs = isLog ? powers(low, high, count) : [];
   if (logs.length > 1) return logs;
   const step = Math.max(isWhole ? 1 : 0, rounded((high - low) / count));
-  if (!(step > 0) || !Number.isFinite(step)) return [low];
+  if (!(step > 0) || !Number.isFinite(step)) return Number.isFinite(low) ? [low] : [];
   const first = Math.ceil(low / step - 1e-9), end = Math.floor(high / step + 1e-9);
   // One value, or two, say little about where the others lie.
   if (end - first < 2 && count < 20 && !(isWhole && step === 1)) return ticksOf({ low, high, isWhole }, 1.5 * count);

@@ -43,8 +43,7 @@ export function smoothed(values, window) {
 
 /** Places to draw of a long column: of each stretch the first, the lowest, the highest and the last value. */
 export function thinned(steps, values, low, high) {
-  const inside = [];
-  for (let at = 0; at < steps.length; at++) if (steps[at] >= low && steps[at] <= high) inside.push(at);
+  const inside = between(steps, low, high);
   if (inside.length <= MAX_POINTS) return inside;
   const size = Math.ceil((4 * inside.length) / MAX_POINTS);
   const picked = [];
@@ -59,6 +58,15 @@ export function thinned(steps, values, low, high) {
     picked.push(...[...chosen].sort((a, b) => a - b));
   }
   return picked;
+}
+
+/** The places of the steps from `low` to `high`, and one more on each side: lines run on to the edges. */
+function between(steps, low, high) {
+  const inside = [];
+  for (let at = 0; at < steps.length; at++) if (steps[at] >= low && steps[at] <= high) inside.push(at);
+  const before = inside.length ? inside[0] - 1 : placeOf(steps, low);
+  const after = inside.length ? inside[inside.length - 1] + 1 : before + 1;
+  return [...(before < 0 ? [] : [before]), ...inside, ...(after < steps.length ? [after] : [])];
 }
 
 /** Where the step, or the one before it, stands in a column of steps; -1 before the first. */

@@ -36,6 +36,9 @@ FORMAT = 3
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "</s>")
 """Tokens that end a turn or a text. A GGUF names one of them, a model writes several."""
 
+END_FIELDS = ("eos", "eot", "eom")
+"""Ends that a file can name: of a text, a turn, a message."""
+
 SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell")
 """Ways of splitting text that cut out each digit first. transformers 5.24 reads past that, and then blanks
 before a number become other tokens than the model was trained on: "\\n\\n1" would have two line breaks."""
@@ -172,8 +175,9 @@ def read_gguf(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def _read(source: Path, gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     try:
         with quiet():
-            tokenizer = _read_tokenizer(source)
-            model = _read_model(source)
+            reader = GGUFReader(source)
+            tokenizer = _read_tokenizer(source, reader)
+            model = _read_model(source, reader)
     except Exception as error:
         # The link that was read is gone when a person reads this.
         reason = str(error).replace(str(source), gguf.name).rstrip(".")
@@ -183,16 +187,19 @@ def _read(source: Path, gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenize
         ) from error
     model.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=sorted({*_end_ids(tokenizer), *named_ends(source)}),
+        eos_token_id=sorted({*_end_ids(tokenizer), *_ends_of(reader)}),
         pad_token_id=tokenizer.pad_token_id,
     )
     return model, tokenizer
 
 
 def named_ends(gguf: Path) -> tuple[int, ...]:
-    """The tokens that the file itself names as ends: of a text, a turn, a message."""
-    reader = GGUFReader(gguf)
-    fields = [reader.get_field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    """The tokens that the file itself names as ends."""
+    return _ends_of(GGUFReader(gguf))
+
+
+def _ends_of(reader: GGUFReader) -> tuple[int, ...]:
+    fields = [reader.get_field(f"tokenizer.ggml.{name}_token_id") for name in END_FIELDS]
     return tuple(sorted({int(field.contents()) for field in fields if field is not None}))
 
 
@@ -202,27 +209,27 @@ def _end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return sorted({vocabulary[token] for token in (*END_TOKENS, tokenizer.eos_token) if token in vocabulary})
 
 
-def _read_tokenizer(source: Path) -> PreTrainedTokenizerBase:
+def _read_tokenizer(source: Path, reader: GGUFReader) -> PreTrainedTokenizerBase:
     """The GGUF's tokenizer, padding with its end token if it names no other."""
     tokenizer = AutoTokenizer.from_pretrained(
         str(source.parent), gguf_file=source.name, trust_remote_code=False
     )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    if isinstance(tokenizer, PreTrainedTokenizerFast) and _splitting(source) in SINGLE_DIGITS:
+    if isinstance(tokenizer, PreTrainedTokenizerFast) and _splitting(reader) in SINGLE_DIGITS:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
     return tokenizer
 
 
-def _splitting(source: Path) -> str:
+def _splitting(reader: GGUFReader) -> str:
     """How the GGUF says that text is split before it is encoded; empty where it doesn't."""
-    field = GGUFReader(source).get_field("tokenizer.ggml.pre")
+    field = reader.get_field("tokenizer.ggml.pre")
     return str(field.contents()) if field is not None else ""
 
 
-def _read_model(source: Path) -> PreTrainedModel:
+def _read_model(source: Path, reader: GGUFReader) -> PreTrainedModel:
     """The GGUF's weights as float32 in a model that knows nothing of GGUF.
 
     What transformers makes of a GGUF counts as quantized, and refuses to be saved.
@@ -231,7 +238,7 @@ def _read_model(source: Path) -> PreTrainedModel:
         str(source.parent), gguf_file=source.name, dtype=torch.float32, trust_remote_code=False
     )
     config = loaded.config
-    _scale_positions(config, source)
+    _scale_positions(config, reader)
     if hasattr(config, "quantization_config"):
         delattr(config, "quantization_config")
     with torch.random.fork_rng(devices=[]):
@@ -240,9 +247,8 @@ def _read_model(source: Path) -> PreTrainedModel:
     return fresh
 
 
-def _scale_positions(config: PreTrainedConfig, source: Path) -> None:
+def _scale_positions(config: PreTrainedConfig, reader: GGUFReader) -> None:
     """Sets the scaling of positions that the file names, which transformers 5.24 reads past."""
-    reader = GGUFReader(source)
     scaling = {
         name.partition(".rope.scaling.")[2]: field.contents()
         for name, field in reader.fields.items()

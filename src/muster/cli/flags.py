@@ -29,8 +29,14 @@ def about(text: str, *names: str) -> Parameter:
     return Parameter(name=names or None, help=text, negative="")
 
 
+# For the signatures of verbs.
 Json = Annotated[bool, about("Print JSON instead of text.", "--json")]
-"""For a verb's signature."""
+Resume = Annotated[bool, about("Go on with the run from its newest whole checkpoint.")]
+Requeue = Annotated[
+    bool,
+    about("Exit with 75 once a signal has stopped and saved the run, and go on with it if it is there."),
+]
+Profile = Annotated[bool, about("Write a trace of two steps, trace.json, into the run's folder.")]
 
 
 def gather_overrides(tokens: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from muster.cli.flags import Json, Overrides, about, as_mapping
+from muster.cli.flags import Json, Overrides, Profile, Requeue, Resume, about, as_mapping
 from muster.cli.train import TABLE_EVERY, carry_out, source_of
 from muster.errors import ConfigError
 
@@ -16,15 +16,12 @@ def sft(
     ] = None,
     /,
     *,
-    resume: Annotated[bool, about("Go on with the run from its newest whole checkpoint.")] = False,
-    requeue: Annotated[
-        bool,
-        about("Exit with 75 once a signal has stopped and saved the run, and go on with it if it is there."),
-    ] = False,
+    resume: Resume = False,
+    requeue: Requeue = False,
     table_every: Annotated[
         int, about("Steps between tables of answers on the terminal; 0 prints none.")
     ] = TABLE_EVERY,
-    profile: Annotated[bool, about("Write a trace of two steps, trace.json, into the run's folder.")] = False,
+    profile: Profile = False,
     json: Json = False,
     overrides: Overrides = (),
 ) -> int:

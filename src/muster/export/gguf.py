@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
+from muster.converted import END_FIELDS
 from muster.errors import ConfigError
 
 DType = Literal["f32", "f16", "bf16"]
@@ -90,9 +91,6 @@ OUTSIDE = {
 
 SPLIT_NAMES = ("llama-bpe", "qwen2", "tekken", "gpt-4o")
 """Ways of splitting text by a regular expression; the names are llama.cpp's."""
-
-END_FIELDS = ("eos", "eot", "eom")
-"""Ends that a file can name: of a text, a turn, a message."""
 
 
 def refuse_unfit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stops: frozenset[int]) -> None:

@@ -161,7 +161,7 @@ def test_a_signal_ends_the_server_with_its_children(tmp_path, number, code):
 
     assert serve(script(SERVER, str(pids), str(port), port=port), say) == code
     assert said == [f"ready: http://127.0.0.1:{port}"]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     left = [int(pid) for pid in pids.read_text().split()]
     while any(map(is_running, left)) and time.monotonic() < deadline:
         time.sleep(0.02)

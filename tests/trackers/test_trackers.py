@@ -237,7 +237,7 @@ def test_a_tracker_that_hangs_costs_a_step_nothing():
     trackers, made = trackers_of(gate.wait)
     start = time.monotonic()
     troubles = [text for step in range(1, 1_100) for text in trackers.take(report(step), [])]
-    assert time.monotonic() - start < 5.0
+    assert time.monotonic() - start < 30.0
     assert troubles == [
         "tracker other takes nothing any more: 1,000 things wait for it. "
         "The run goes on without it; all is in the run's folder."
@@ -258,11 +258,11 @@ def test_the_end_waits_only_so_long():
 
 def test_trackers_share_the_time_at_the_end():
     gate = threading.Event()
-    trackers, _ = trackers_of(gate.wait, 3)
+    trackers, _ = trackers_of(gate.wait, 8)
     trackers.take(report(1), [])
     start = time.monotonic()
-    assert len(trackers.close(0.5)) == 3
-    assert time.monotonic() - start < 1.2
+    assert len(trackers.close(0.5)) == 8
+    assert time.monotonic() - start < 3.5  # each for itself: 4 s
     gate.set()
 
 

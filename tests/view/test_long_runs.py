@@ -1,18 +1,30 @@
 """A run of 5,000 steps of 128 rollouts: opened from its small files, never from its rollouts."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from httpx import Response
 from playwright.sync_api import Page, expect
 from starlette.testclient import TestClient
 
 import view_runs
 from muster.view.server import create_app
+from patience import least_cpu_s
 from view_runs import Served
 
 NUM_STEPS = 5000
+
+
+class Opened(NamedTuple):
+    """What a page asks for first."""
+
+    client: TestClient
+    path: str
+    info: Response
+    curves: Response
+    listed: Response
 
 
 @pytest.fixture(scope="module")
@@ -24,19 +36,19 @@ def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_opening_it_costs_less_than_a_second_and_reads_no_other_steps(long_folder: Path):
-    client = TestClient(create_app([long_folder]), base_url="http://localhost")
-    start = time.process_time()
-    (run,) = client.get("/api/runs").json()["runs"]
-    path = f"/api/runs/{run['id']}"
-    info = client.get(path)
-    curves = client.get(f"{path}/curves")
-    listed = client.get(f"{path}/steps/{NUM_STEPS}")
-    spent = time.process_time() - start
+    def opened() -> Opened:
+        client = TestClient(create_app([long_folder]), base_url="http://localhost")
+        (run,) = client.get("/api/runs").json()["runs"]
+        path = f"/api/runs/{run['id']}"
+        answers = [client.get(f"{path}{question}") for question in ("", "/curves", f"/steps/{NUM_STEPS}")]
+        return Opened(client, path, *answers)
+
+    assert least_cpu_s(opened, 1.0) < 1.0
+    client, path, info, curves, listed = opened()
     assert len(info.json()["sample_steps"]) == NUM_STEPS
     assert len(curves.json()["columns"]["reward"]) == NUM_STEPS
     assert listed.json()["num_rollouts"] == 128
     assert listed.json()["groups"][0]["seen"] == 39  # 1,000 prompts, 40,000 draws
-    assert spent < 1.0
     assert client.get(f"{path}/steps/17").status_code == 404
 
 
@@ -44,11 +56,9 @@ def test_a_look_for_news_costs_next_to_nothing(long_folder: Path):
     client = TestClient(create_app([long_folder]), base_url="http://localhost")
     run = client.get("/api/runs").json()["runs"][0]["id"]
     whole = client.get(f"/api/runs/{run}/curves").json()
-    start = time.process_time()
     known = {"from": whole["end"], "generation": whole["generation"]}
-    answer = client.get(f"/api/runs/{run}/curves", params=known)
-    assert time.process_time() - start < 0.1
-    assert len(answer.content) < 200
+    assert least_cpu_s(lambda: client.get(f"/api/runs/{run}/curves", params=known), 0.1) < 0.1
+    assert len(client.get(f"/api/runs/{run}/curves", params=known).content) < 200
 
 
 def test_the_page_draws_a_part_of_the_points_and_all_of_the_peaks(

@@ -194,7 +194,9 @@ def test_the_time_limit_holds_for_all_tries_together(fake, fault):
     started = time.monotonic()
     score, _ = judged(fake, limit_s=0.3, retries=5)
     assert score.is_failure
-    assert time.monotonic() - started < 2.0
+    assert len(fake.bodies) <= 1
+    # A hundred drops take 5 s, and six tries 4.8.
+    assert time.monotonic() - started < 4.5
 
 
 def test_a_refused_connection_is_a_failure(fake):

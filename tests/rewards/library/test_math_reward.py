@@ -9,6 +9,7 @@ import pytest
 
 from muster.rewards.deadline import within_cpu_seconds
 from muster.rewards.math_equal import is_modest, math_equal
+from patience import least_cpu_s
 
 SQUARES = " + ".join(f"\\sqrt{{{prime}}}" for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43))
 
@@ -116,9 +117,8 @@ COSTLY = [
 @pytest.mark.parametrize("answer", COSTLY, ids=lambda answer: answer[:30])
 def test_a_costly_answer_is_refused_before_it_is_parsed(answer):
     assert not is_modest(answer)
-    started = time.process_time()
     assert math_equal(rf"\boxed{{{answer}}}", "1") == 0.0
-    assert time.process_time() - started < 0.1
+    assert least_cpu_s(lambda: math_equal(rf"\boxed{{{answer}}}", "1"), 0.1) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_an_ordinary_answer_may_be_worked_out(answer):
 )
 def test_what_is_slow_all_the_same_scores_zero_within_a_second(answer):
     math_equal(r"\boxed{x+1}", "1+x")  # the library is loaded
-    started = time.process_time()
-    assert math_equal(rf"\boxed{{{answer}}}", "(x+z)^{50}") == 0.0
-    assert time.process_time() - started < 1.0
+    scores: list[float] = []
+    assert least_cpu_s(lambda: scores.append(math_equal(rf"\boxed{{{answer}}}", "(x+z)^{50}")), 1.0) < 1.0
+    assert set(scores) == {0.0}
 
 
 NUMERAL = re.compile(r"from sympy import \*|(Integer|Float) ?\('?[0-9.]*(e[+-]?[0-9]+)?'? ?\)")
@@ -209,10 +209,12 @@ def test_work_is_ended_at_its_limit_and_leaves_no_thread():
                 continue
 
     before = threading.active_count()
-    started = time.process_time()
-    with pytest.raises(TimeoutError, match=r"more than 0\.1 s"):
-        within_cpu_seconds(0.1, endless)
-    assert time.process_time() - started < 0.5
+
+    def ended() -> None:
+        with pytest.raises(TimeoutError, match=r"more than 0\.1 s"):
+            within_cpu_seconds(0.1, endless)
+
+    assert least_cpu_s(ended, 0.5) < 0.5
     assert threading.active_count() == before
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
-from httpx import Response
 from playwright.sync_api import Page, expect
 from starlette.testclient import TestClient
 
@@ -17,16 +16,6 @@ from view_runs import Served
 NUM_STEPS = 5000
 
 
-class Opened(NamedTuple):
-    """What a page asks for first."""
-
-    client: TestClient
-    path: str
-    info: Response
-    curves: Response
-    listed: Response
-
-
 @pytest.fixture(scope="module")
 def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of all its files of rollouts, only the last can be opened."""
@@ -36,20 +25,23 @@ def long_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_opening_it_costs_less_than_a_second_and_reads_no_other_steps(long_folder: Path):
-    def opened() -> Opened:
+    path = f"/api/runs/{Served('', long_folder).id_of('long')}"
+    questions = {"info": "", "curves": "/curves", "listed": f"/steps/{NUM_STEPS}"}
+    answers: dict[str, Any] = {}
+
+    def opened() -> None:
         client = TestClient(create_app([long_folder]), base_url="http://localhost")
-        (run,) = client.get("/api/runs").json()["runs"]
-        path = f"/api/runs/{run['id']}"
-        answers = [client.get(f"{path}{question}") for question in ("", "/curves", f"/steps/{NUM_STEPS}")]
-        return Opened(client, path, *answers)
+        client.get("/api/runs")
+        answers.update({name: client.get(f"{path}{question}") for name, question in questions.items()})
+        answers["unread"] = client.get(f"{path}/steps/17")
 
     assert least_cpu_s(opened, 1.0) < 1.0
-    client, path, info, curves, listed = opened()
-    assert len(info.json()["sample_steps"]) == NUM_STEPS
-    assert len(curves.json()["columns"]["reward"]) == NUM_STEPS
-    assert listed.json()["num_rollouts"] == 128
-    assert listed.json()["groups"][0]["seen"] == 39  # 1,000 prompts, 40,000 draws
-    assert client.get(f"{path}/steps/17").status_code == 404
+    assert len(answers["info"].json()["sample_steps"]) == NUM_STEPS
+    assert len(answers["curves"].json()["columns"]["reward"]) == NUM_STEPS
+    listed = answers["listed"].json()
+    assert listed["num_rollouts"] == 128
+    assert listed["groups"][0]["seen"] == 39  # 1,000 prompts, 40,000 draws
+    assert answers["unread"].status_code == 404
 
 
 def test_a_look_for_news_costs_next_to_nothing(long_folder: Path):

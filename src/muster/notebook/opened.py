@@ -166,9 +166,9 @@ class OpenRun:
         """The inspector's curves as a plotly figure: those named, or all there are.
 
         Names are `reward`, `held-out`, `parts`, `groups`, `length`, `truncated`, `entropy`, `kl`, `mismatch`,
-        `clip`, `gradient`, `rate`, `time`, `speed`, `loss`; of a warm start `held-out-loss` and `accuracy`; or
-        any key of the metrics. `beside` puts other runs on the same axes. Each value is the mean of the last
-        `smooth` steps.
+        `clip`, `gradient`, `rate`, `time`, `speed`, `loss`; of a warm start `held-out-loss` and `accuracy`;
+        or any key of the metrics. `beside` puts other runs on the same axes. Each value is the mean of the
+        last `smooth` steps.
         """
         runs = self._charted(beside)
         chosen = chosen_panels(names, runs)

@@ -28,6 +28,7 @@ export class CurvesView {
       nudge: (by) => this.nudge(by),
       zoom: (low, high) => go({ from: low, to: high }, true),
       choose: (step) => this.choose(step),
+      isZoomed: () => state().from !== "" || state().to !== "",
     };
   }
 

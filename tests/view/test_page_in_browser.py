@@ -105,19 +105,6 @@ def test_dragging_zooms_all_charts_and_the_address_keeps_it(page: Page, served: 
     expect(page.get_by_role("button", name="show all")).to_have_count(0)
 
 
-def test_a_double_click_shows_all_steps_again_and_a_click_still_opens_one(page: Page, served: Served):
-    open_at(page, served, "from=3&to=6")
-    field = page.locator(".chart[data-panel=reward] .field")
-    page.wait_for_selector(".chart[data-panel=reward] .drawing")
-    field.dblclick(position={"x": 150, "y": 60})
-    expect(page.get_by_role("button", name="show all")).to_have_count(0)
-    expect(field).to_be_visible()
-    open_at(page, served, "from=3&to=6&smooth=5")
-    page.wait_for_selector(".chart[data-panel=reward] .drawing")
-    field.click(position={"x": 150, "y": 60})
-    page.wait_for_selector(".rollout, tbody tr")
-
-
 def test_runs_are_searched_and_compared_on_the_same_axes(page: Page, served: Served):
     open_at(page, served)
     page.fill("#run-search", "run_v1")

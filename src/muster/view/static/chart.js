@@ -7,9 +7,8 @@ import { placeOf } from "./series.js";
 import { hasNumbers, shapesOf } from "./traces.js";
 
 const MIN_DRAG = 4;
-const SECOND_CLICK_MS = 250;
 
-/** A chart of a panel. `shared` is told where the cursor is, which steps are zoomed to, which step was chosen; it tells whether some are. */
+/** A chart of a panel. `shared` is told where the cursor is, which steps are zoomed to, which step was chosen. */
 export class Chart {
   constructor(panel, shared) {
     this.panel = panel;
@@ -68,7 +67,6 @@ export class Chart {
     });
     field.addEventListener("pointerleave", () => this.shared.move(null));
     field.addEventListener("pointerdown", (event) => {
-      clearTimeout(this.clicked);
       if (event.button !== 0) return;
       pressed = event.clientX;
       field.setPointerCapture(event.pointerId);
@@ -105,8 +103,7 @@ export class Chart {
     if (!this.axis) return;
     const [low, high] = [from, to].sort((a, b) => a - b).map((at) => this.within(at));
     if (to - from >= MIN_DRAG || from - to >= MIN_DRAG) this.shared.zoom(Math.round(low), Math.round(high));
-    // Where a second click has something to undo, the first waits for it: a chosen step leaves the curves.
-    else if (this.stepAt({ clientX: to }) !== null) this.clicked = setTimeout(() => this.shared.choose(low), this.shared.isZoomed() ? SECOND_CLICK_MS : 0);
+    else if (this.stepAt({ clientX: to }) !== null) this.shared.choose(low);
   }
 
   /** The step under a place on the screen; null beside the field. */
@@ -145,7 +142,6 @@ export class Chart {
   }
 
   leave() {
-    clearTimeout(this.clicked);
     this.element.remove();
   }
 

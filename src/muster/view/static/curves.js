@@ -28,7 +28,6 @@ export class CurvesView {
       nudge: (by) => this.nudge(by),
       zoom: (low, high) => go({ from: low, to: high }, true),
       choose: (step) => this.choose(step),
-      isZoomed: () => state().from !== "" || state().to !== "",
     };
   }
 

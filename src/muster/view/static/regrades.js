@@ -43,7 +43,7 @@ export class RegradesView {
     replace(container, h("h2", { class: "unseen" }, "Regrades"), this.head, this.grid, this.rest);
     this.sized = new ResizeObserver(pausing(120, () => this.charts.forEach((chart) => chart.resize())));
     this.sized.observe(this.grid);
-    this.shared = { move: (step) => this.move(step), nudge: (by) => this.nudge(by), zoom: () => {}, choose: (step) => this.choose(step), isZoomed: () => false };
+    this.shared = { move: (step) => this.move(step), nudge: (by) => this.nudge(by), zoom: () => {}, choose: (step) => this.choose(step) };
   }
 
   /** Shows the regrade that the state names, or the first there is. */

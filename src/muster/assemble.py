@@ -1,6 +1,7 @@
 """From a configuration to the objects of a run; all that can be wrong without a model is found first."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,27 +17,27 @@ from muster.algo.kl import k1
 from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
-from muster.data import encode_prompts, prompt_order, weighted_draw
+from muster.data import prompt_order, weighted_draw
 from muster.devices import device_here, settling
-from muster.engine_setup import engine_options, make_engine, refuse_uncorrected
+from muster.engine_setup import engine_options, refuse_uncorrected
 from muster.engines.base import Sampling
 from muster.engines.products import linear_layers, should_lay_out
+from muster.envs import StagePool
+from muster.episodes import Scene
 from muster.errors import ConfigError
 from muster.evaluate import Evaluation
-from muster.gather import Collector, Item
+from muster.gather import Item
 from muster.inputs import load_held_out, load_training
 from muster.judge import Judge
 from muster.memory import ENOUGH_ON_CPU, available_bytes, budget_tokens
 from muster.optimizer import Chosen, Rehearsed, choose, make_optimizer, rehearse
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.quantized import quantize, require_bitsandbytes
-from muster.records import Sample
-from muster.rewards import Grader, PoolGrader, Reward, check_columns, isolations, load_rewards
+from muster.rewards import PoolGrader, Reward, check_columns, isolations, load_rewards
 from muster.runstate import Draw, Plan, Run, State
 from muster.schedule import factor
+from muster.staging import Say, encode, make_collector, make_scene, start_stage
 from muster.update import Budget, Objective
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,10 @@ class Materials:
     recipe: Recipe
     grader: PoolGrader
     """Started; whoever holds the materials closes it."""
+    stage: StagePool | None = None
+    """What environments live in, started; None without one."""
+    scene: Scene | None = None
+    """What rollouts of several turns are played on; None without an environment."""
     tokenizer: PreTrainedTokenizerBase
     items: tuple[Item, ...]
     eval_items: tuple[Item, ...]
@@ -66,8 +71,10 @@ class Materials:
         return isolations(self.grader.rewards)
 
     def close(self) -> None:
-        """Ends the processes of the rewards."""
+        """Ends the processes of the rewards, and of environments."""
         self.grader.close()
+        if self.stage is not None:
+            self.stage.close()
 
 
 def prepare(
@@ -77,13 +84,15 @@ def prepare(
     recipe, chosen = build_recipe(config), chosen_optimizer(config)
     engine_options(config)
     refuse_uncorrected(recipe, config.engine.ahead)
-    grader = start_grader(config, say, functions)
-    try:
+    with ExitStack() as stack:
+        grader = stack.enter_context(closing(start_grader(config, say, functions)))
+        stage = start_stage(config, say)
+        if stage is not None:
+            stack.enter_context(closing(stage))
         # After the rewards' processes, which are forked before this one computes.
-        return _read(config, say, recipe, rehearse(chosen, config.optim.lr), grader)
-    except BaseException:
-        grader.close()
-        raise
+        materials = _read(config, say, recipe, rehearse(chosen, config.optim.lr), grader, stage)
+        stack.pop_all()
+        return materials
 
 
 def chosen_optimizer(config: Config) -> Chosen:
@@ -119,7 +128,14 @@ def start_grader(
     return grader
 
 
-def _read(config: Config, say: Say, recipe: Recipe, optimizer: Rehearsed, grader: PoolGrader) -> Materials:
+def _read(
+    config: Config,
+    say: Say,
+    recipe: Recipe,
+    optimizer: Rehearsed,
+    grader: PoolGrader,
+    stage: StagePool | None,
+) -> Materials:
     """Data and tokenizer, checked against each other and against what the rewards need."""
     samples = load_training(config)
     held_out = load_held_out(config)
@@ -127,8 +143,8 @@ def _read(config: Config, say: Say, recipe: Recipe, optimizer: Rehearsed, grader
         if rows:
             check_columns(grader.rewards, rows[0].columns, source)
     tokenizer = pretrained.load_tokenizer(config.model.path, say)
-    items = encode(config, tokenizer, samples, say)
-    eval_items = encode(config, tokenizer, held_out[: config.eval.prompts], say)
+    items = encode(config, tokenizer, samples, say, stage)
+    eval_items = encode(config, tokenizer, held_out[: config.eval.prompts], say, stage)
     num_steps = config.run.steps or data.num_steps(
         len(items), config.sampling.prompts_per_step, config.run.epochs or 1
     )
@@ -137,6 +153,8 @@ def _read(config: Config, say: Say, recipe: Recipe, optimizer: Rehearsed, grader
         config=config,
         recipe=recipe,
         grader=grader,
+        stage=stage,
+        scene=make_scene(config, tokenizer, items, stage),
         tokenizer=tokenizer,
         items=items,
         eval_items=eval_items,
@@ -165,22 +183,6 @@ def build_recipe(config: Config) -> Recipe:
     # In the reward, k1 summed over the tokens is the unbiased estimate; k2, a recipe's default in the
     # loss, would there charge for the square.
     return replace(recipe, kl=k1) if algo.kl_in == "reward" and algo.kl is None else recipe
-
-
-def encode(
-    config: Config, tokenizer: PreTrainedTokenizerBase, samples: list[Sample], say: Say
-) -> tuple[Item, ...]:
-    """The samples as token ids; over-long ones are refused, or left out and counted."""
-    encoded = encode_prompts(
-        samples,
-        tokenizer,
-        chat_template_kwargs=config.data.chat_template_kwargs,
-        max_prompt_tokens=config.max_prompt_tokens,
-        overlong=config.data.overlong,
-    )
-    if encoded.dropped:
-        say(f"left out {len(encoded.dropped)} prompts of more than {config.max_prompt_tokens} tokens")
-    return tuple(Item(prompt.sample, prompt.ids, prompt.text) for prompt in encoded.prompts)
 
 
 def load_policy(settings: ModelConfig, tokenizer: PreTrainedTokenizerBase, *, seed: int, say: Say) -> Policy:
@@ -230,7 +232,9 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     return Run(
         policy=policy,
         optimizer=make_optimizer(policy, materials.optimizer.chosen, lr=config.optim.lr),
-        collector=make_collector(config, policy, materials.grader, materials.num_steps, clock),
+        collector=make_collector(
+            config, policy, materials.grader, materials.num_steps, clock, materials.scene
+        ),
         items=materials.items,
         draw=make_draw(config, [item.sample.id for item in materials.items]),
         sampling=sampling,
@@ -267,24 +271,6 @@ def make_draw(config: Config, sample_ids: Sequence[str]) -> Draw:
         return weighted_draw(state.history.weights(sample_ids), seed, state.drawn, count, taken)
 
     return by_signal if config.data.draw == "by_signal" else in_turn
-
-
-def make_collector(config: Config, policy: Policy, grader: Grader, num_steps: int, clock: Clock) -> Collector:
-    """What turns prompts into graded groups, with the engine that the configuration names."""
-    return Collector(
-        engine=make_engine(config, policy, lambda done, total: clock.progress("sample", done, total)),
-        grader=grader,
-        tokenizer=policy.tokenizer,
-        num_steps=num_steps,
-        end_ids=end_ids(policy),
-    )
-
-
-def end_ids(policy: Policy) -> frozenset[int]:
-    """What is cut from the end of the text that rewards and people see: stop and padding ids."""
-    pad_id = policy.tokenizer.pad_token_id
-    stops = pretrained.stop_ids(policy.base, policy.tokenizer)
-    return stops | {pad_id} if isinstance(pad_id, int) else stops
 
 
 def make_sampling(config: Config, policy: Policy) -> Sampling:

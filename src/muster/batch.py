@@ -77,14 +77,15 @@ def collate(prompts: Sequence[tuple[int, ...]], rows: Sequence[Row]) -> Batch:
     for index, row in enumerate(ordered):
         length = len(row.completion.ids)
         ids[index, :length] = torch.tensor(row.completion.ids)
-        mask[index, :length] = True
+        emitted = row.completion.emitted
+        mask[index, :length] = True if emitted is None else torch.tensor(emitted)
         sampler_logprobs[index, :length] = torch.tensor(row.completion.sampler_logprobs)
     kept = tuple(row.completion.kept for row in ordered)
     return Batch(
         prompts=tuple(prompts),
         group=torch.tensor([row.group for row in ordered], dtype=torch.long),
         ids=ids,
-        lengths=mask.sum(dim=1),
+        lengths=torch.tensor([len(row.completion.ids) for row in ordered], dtype=torch.long),
         mask=mask,
         advantages=torch.tensor([row.advantage for row in ordered], dtype=torch.float32),
         sampler_logprobs=sampler_logprobs,

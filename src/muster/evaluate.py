@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from muster.clock import Clock
 from muster.engines.base import Sampling
+from muster.episodes import episode_metrics
 from muster.gather import Collector, Item
 from muster.records import EvalReport, Group, StreamKey
 from muster.stats import mean_interval, pass_at_k
@@ -65,14 +66,16 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float | None]:
         }
     metrics["eval_num_prompts"] = len(groups)
     metrics["eval_num_scored"] = sum(len(group_values) for group_values in scored)
-    metrics["eval_completions/mean_length"] = sum(len(c.ids) for c in completions) / max(len(completions), 1)
+    metrics["eval_completions/mean_length"] = sum(c.num_emitted for c in completions) / max(
+        len(completions), 1
+    )
     metrics["eval_completions/clipped_ratio"] = sum(c.is_truncated for c in completions) / max(
         len(completions), 1
     )
     for name in sorted({name for group in groups for r in group.rollouts for name in r.score.parts}):
         parts = [v for g in groups for r in g.rollouts if (v := r.score.parts.get(name)) is not None]
         metrics[f"eval_rewards/{name}/mean"] = sum(parts) / len(parts) if parts else None
-    return metrics | _pass_rates(scored)
+    return metrics | episode_metrics(groups, "eval_") | _pass_rates(scored)
 
 
 def _pass_rates(values: Sequence[Sequence[float]]) -> dict[str, float | None]:

@@ -1,23 +1,27 @@
 """Prompts to groups: sample, decode, grade."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from muster.clock import Clock
 from muster.dist import exchange, share, world_size
 from muster.engines.base import Engine, Sampling
+from muster.episodes import Detokenizer, Play, Scene, Start, said_in, without_end
 from muster.records import (
     Completion,
+    Episode,
     Extras,
     GradingRequest,
     Group,
+    Message,
     Prompt,
     Rollout,
     Sample,
     Score,
     StreamKey,
 )
+from muster.redaction import redacted
 from muster.rewards import Grader, Logged
 from muster.rewards.pool.wire import as_rollout, dump_rollout, dumps, loads, sendable
 from muster.stats import mean_of
@@ -29,6 +33,15 @@ class Item(NamedTuple):
     sample: Sample
     ids: tuple[int, ...]
     text: str
+    opening: tuple[Message, ...] = ()
+    """The messages that its environment opens with; empty without one."""
+
+
+class Sampled(NamedTuple):
+    """A rollout before it is graded."""
+
+    completion: Completion
+    episode: Episode | None = None
 
 
 class Noted(NamedTuple):
@@ -48,14 +61,6 @@ class Noted(NamedTuple):
         }
 
 
-class Detokenizer(Protocol):
-    """The part of a tokenizer that turns ids into text."""
-
-    def decode(self, token_ids: list[int], /, *, skip_special_tokens: bool = False) -> str | list[str]:
-        """The text of some ids."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Collector:
     """What turns prompts into graded groups."""
@@ -67,6 +72,8 @@ class Collector:
     """Of the run; rewards in TRL's convention may ask for it."""
     end_ids: frozenset[int]
     """Stop and padding ids: cut from the end of the text that rewards see."""
+    scene: Scene | None = None
+    """What rollouts of several turns are played on; None where a completion is all there is."""
     _logged: Logged = field(default_factory=Logged, repr=False)
     """What rewards noted since it was last taken, on all ranks."""
 
@@ -90,7 +97,8 @@ class Collector:
         if sampled is None:
             rollouts = self._shared(items, prompts, sampling, clock, told)
         else:
-            rollouts = self._graded(items, sampled, clock, told)
+            members = [[Sampled(one) for one in group] for group in sampled]
+            rollouts = self._graded(items, members, clock, told)
         return [
             Group(
                 id=f"{prompt.key.step}-{prompt.key.slot}-{prompt.key.attempt}",
@@ -123,25 +131,40 @@ class Collector:
         self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, step: int
     ) -> list[tuple[Rollout, ...]]:
         """Sampled and graded in this process, which may have nothing to sample."""
-        with clock.phase("sample"):
-            completions = self.engine.generate(prompts, sampling)
-        if not items:
-            return []
-        return self._graded(items, completions, clock, step)
+        sampled = self._sampled(items, prompts, sampling, clock)
+        return self._graded(items, sampled, clock, step) if items else []
 
     def _graded(
-        self, items: Sequence[Item], completions: Sequence[Sequence[Completion]], clock: Clock, step: int
+        self, items: Sequence[Item], sampled: Sequence[Sequence[Sampled]], clock: Clock, step: int
     ) -> list[tuple[Rollout, ...]]:
-        """The completions of each item with their scores."""
+        """The rollouts of each item with their scores."""
         requests = [
-            self._request(item, completion)
-            for item, members in zip(items, completions, strict=True)
-            for completion in members
+            self._request(item, one) for item, members in zip(items, sampled, strict=True) for one in members
         ]
         with clock.phase("score"):
             scores = self.grader.grade(requests, step=step, num_steps=self.num_steps)
         graded = iter(zip(requests, scores, strict=True))
-        return [tuple(_rollout(*next(graded)) for _ in members) for members in completions]
+        return [tuple(_rollout(*next(graded)) for _ in members) for members in sampled]
+
+    def _sampled(
+        self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock
+    ) -> list[list[Sampled]]:
+        """`group_size` rollouts of each prompt, with an environment or without."""
+        if self.scene is None:
+            with clock.phase("sample"):
+                return [[Sampled(one) for one in group] for group in self.engine.generate(prompts, sampling)]
+        play = Play(
+            scene=self.scene,
+            engine=self.engine,
+            tokenizer=self.tokenizer,
+            end_ids=self.end_ids,
+            sampling=sampling,
+            clock=clock,
+        )
+        starts = [
+            Start(item.sample, item.opening, prompt) for item, prompt in zip(items, prompts, strict=True)
+        ]
+        return [[Sampled(*one) for one in group] for group in play.groups(starts)]
 
     def take_noted(self) -> Noted:
         """What rewards noted on the side since the last call."""
@@ -152,23 +175,17 @@ class Collector:
         means = {name: mean_of(values) for name, values in logged.metrics.items()}
         return Noted(means, dict(logged.extras))
 
-    def _request(self, item: Item, completion: Completion) -> GradingRequest:
-        ids = without_end(completion.ids, self.end_ids)
+    def _request(self, item: Item, sampled: Sampled) -> GradingRequest:
+        turns = [without_end(ids, self.end_ids) for ids in said_in(sampled.completion)]
+        plain = [str(self.tokenizer.decode(ids, skip_special_tokens=True)) for ids in turns]
         return GradingRequest(
             sample=item.sample,
             prompt_text=item.text,
-            completion=completion,
-            text=str(self.tokenizer.decode(ids)),
-            plain_text=str(self.tokenizer.decode(ids, skip_special_tokens=True)),
+            completion=sampled.completion,
+            text="\n".join(str(self.tokenizer.decode(ids)) for ids in turns),
+            plain_text="\n".join(plain),
+            episode=sampled.episode,
         )
-
-
-def without_end(ids: Sequence[int], end_ids: Collection[int]) -> list[int]:
-    """The ids up to the stop and padding ids at their end."""
-    kept = list(ids)
-    while kept and kept[-1] in end_ids:
-        kept.pop()
-    return kept
 
 
 def _dump(rollouts: Sequence[Sequence[Rollout]], logged: Logged) -> str:
@@ -184,4 +201,9 @@ def _load(line: str) -> tuple[list[tuple[Rollout, ...]], Logged]:
 
 
 def _rollout(request: GradingRequest, score: Score) -> Rollout:
-    return Rollout(completion=request.completion, text=request.text, score=score)
+    """The rollout with its score; a failure, whatever rewards say, where its environment failed."""
+    episode = request.episode
+    if episode is not None and episode.failure is not None:
+        failures = {**score.failures, "environment": redacted(episode.failure)}
+        score = replace(score, value=None, failures=failures)
+    return Rollout(completion=request.completion, text=request.text, score=score, episode=episode)

@@ -90,7 +90,7 @@ class Judge:
         extra = None if kl_penalty is None else -kl_penalty.double()
         if self.overlong is not None:
             limit, zone = self.overlong
-            lengths = _table(groups, lambda rollout: len(rollout.completion.ids), 0).long()
+            lengths = _table(groups, lambda rollout: rollout.completion.num_emitted, 0).long()
             penalty = overlong_penalty(lengths, limit=limit, zone=zone).double()
             extra = penalty if extra is None else extra + penalty
         return extra

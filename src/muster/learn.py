@@ -15,7 +15,7 @@ from muster.batch import Batch, count_totals
 from muster.errors import TrainingError
 from muster.judge import Verdict
 from muster.proof import prove, refuse_mismatch
-from muster.records import Group, Trace
+from muster.records import Completion, Group, Trace
 from muster.runstate import Plan, Run, State
 from muster.update import Objective, Updated, score_in_parts, update
 
@@ -72,7 +72,7 @@ class Lessons:
         rows = [row_of[rollout] for rollout in members if rollout in row_of]
         if not rows:
             return
-        lengths = [len(rollout.completion.ids) for group in self.groups for rollout in group.rollouts]
+        lengths = [rollout.completion.num_emitted for group in self.groups for rollout in group.rollouts]
         idle = [rollout for rollout in members if rollout not in row_of]
         batch = self.batch.select(rows)
         if state.is_on_policy:
@@ -120,7 +120,7 @@ class Lessons:
                     Trace(
                         reward=None if math.isnan(reward) else reward,
                         advantage=float(self.verdict.advantages[slot, index]),
-                        mask=(counting[number],) * len(rollout.completion.ids),
+                        mask=_counting(rollout.completion, counting[number]),
                         **self._token_traces(row_of.get(number), len(rollout.completion.ids)),
                     )
                 )
@@ -219,3 +219,10 @@ def _proven_by(run: Run, groups: Sequence[Group], stats: Mapping[str, sums.Metri
         weights=run.state.old,
     )
     return gap
+
+
+def _counting(completion: Completion, counts: bool) -> tuple[bool, ...]:
+    """Per token whether it counts in the loss: of a rollout that does, those that the policy emitted."""
+    if completion.emitted is None or not counts:
+        return (counts,) * len(completion.ids)
+    return completion.emitted

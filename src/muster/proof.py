@@ -46,21 +46,44 @@ def refuse_odd(groups: Sequence[Group], sampling: Sampling, version: int, step: 
 
 
 def _oddity(completion: Completion, sampling: Sampling, version: int) -> str | None:
-    ids, limit = completion.ids, sampling.max_tokens
+    emitted, limit = completion.num_emitted, sampling.max_tokens
     if completion.version != version:
         return (
             f"it carries version {completion.version} of the policy, and version {version} was loaded last. "
             "The engine did not take the new weights."
         )
-    if len(ids) > limit:
-        return f"it has {len(ids)} tokens, and sampling.max_tokens is {limit}. The engine ran past its limit."
+    if emitted > limit:
+        return f"it has {emitted} tokens, and sampling.max_tokens is {limit}. The engine ran past its limit."
     if not all(math.isfinite(value) and value <= 1e-3 for value in completion.sampler_logprobs):
         return "one of its logprobs is above 0 or not finite. The engine reports something else."
+    if completion.emitted is not None:
+        return _odd_turn(completion, sampling)
+    return _odd_end(completion, sampling)
+
+
+def _odd_end(completion: Completion, sampling: Sampling) -> str | None:
+    """What is wrong with the end of a completion of one turn."""
+    ids, limit = completion.ids, sampling.max_tokens
     if not completion.is_truncated:
         return _odd_stop(ids, sampling)
     if len(ids) < limit:
         return f"it ends at {len(ids)} of {limit} tokens for their number. The engine has another limit."
     return None if sampling.ignore_eos else _stop_inside(ids, sampling.stop_ids, "runs on")
+
+
+def _odd_turn(completion: Completion, sampling: Sampling) -> str | None:
+    """What is wrong with the first turn that is odd; where the last one has to end is not known here."""
+    turns = [completion.ids[turn.start : turn.stop] for turn in completion.turns]
+    for place, ids in enumerate(turns):
+        may_be_cut = completion.is_truncated and place + 1 == len(turns)
+        odd = (
+            _stop_inside(ids[:-1], sampling.stop_ids, "goes on after it")
+            if may_be_cut
+            else _odd_stop(ids, sampling)
+        )
+        if odd is not None:
+            return f"in turn {place + 1} {odd}"
+    return None
 
 
 def _odd_stop(ids: Sequence[int], sampling: Sampling) -> str | None:
@@ -139,6 +162,7 @@ def _start_of(completion: Completion) -> Completion:
         ids=completion.ids[:NUM_TOKENS],
         sampler_logprobs=completion.sampler_logprobs[:NUM_TOKENS],
         kept=None if completion.kept is None else completion.kept[:NUM_TOKENS],
+        emitted=None if completion.emitted is None else completion.emitted[:NUM_TOKENS],
     )
 
 

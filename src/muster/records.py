@@ -8,6 +8,7 @@ matched by text.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Literal, NamedTuple
 
 Message = Mapping[str, object]
@@ -32,6 +33,15 @@ class StreamKey(NamedTuple):
     """0 at first; counts up where dynamic sampling draws the slot again."""
 
 
+class Branch(NamedTuple):
+    """Which rollout of a group goes on, and in which turn: the rest of its random stream's name."""
+
+    member: int
+    """Which of the group's rollouts, from 0."""
+    turn: int
+    """From 1: the first turn, 0, is the prompt's own."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """A row of the data: the prompt and what the grader needs."""
@@ -52,6 +62,13 @@ class Prompt:
 
     ids: tuple[int, ...]
     key: StreamKey
+    branch: Branch | None = None
+    """Where one rollout of several turns goes on; None for a prompt that a group shares."""
+
+    @property
+    def stream(self) -> tuple[int, ...]:
+        """The name of its random stream, which the index in the group completes."""
+        return (*self.key, *(self.branch or ()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,19 +84,60 @@ class Completion:
     """Version of the policy that sampled it."""
     kept: tuple[tuple[int, ...], ...] | None = None
     """Per token the ids that top-k, top-p and min-p left to choose from; None without them."""
+    emitted: tuple[bool, ...] | None = None
+    """Per token whether the policy emitted it, not the chat template or an environment; None: all of them."""
 
     def __post_init__(self) -> None:
-        """Refuses lists whose lengths differ: ids, logprobs and kept sets are one sequence."""
+        """Refuses lists whose lengths differ: ids, logprobs, kept sets and who emitted are one sequence."""
         lengths = {len(self.ids), len(self.sampler_logprobs)}
-        if self.kept is not None:
-            lengths.add(len(self.kept))
+        lengths |= {len(values) for values in (self.kept, self.emitted) if values is not None}
         if len(lengths) != 1:
-            raise AssertionError(f"ids, logprobs and kept sets have lengths {sorted(lengths)}")
+            raise AssertionError(f"ids, logprobs, kept sets and emitted have lengths {sorted(lengths)}")
 
     @property
     def is_truncated(self) -> bool:
         """The limit was reached and no stop was seen."""
         return self.finish_reason == "length"
+
+    @property
+    def num_emitted(self) -> int:
+        """How many of its tokens the policy emitted: what counts as its length."""
+        return len(self.ids) if self.emitted is None else sum(self.emitted)
+
+    @property
+    def turns(self) -> tuple[range, ...]:
+        """Where the policy's own tokens are, turn by turn; one range of all where it emitted all."""
+        if self.emitted is None:
+            return (range(len(self.ids)),)
+        edges = [False, *self.emitted, False]
+        steps = [place for place in range(len(edges) - 1) if edges[place] != edges[place + 1]]
+        return tuple(range(*pair) for pair in zip(steps[::2], steps[1::2], strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Episode:
+    """What went back and forth in a rollout with an environment, and what that made of it."""
+
+    messages: tuple[Message, ...]
+    """After the prompt: what the policy said, a message per turn, and what it was answered."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What the environment gave, by name; empty where it gave nothing."""
+    failure: str | None = None
+    """Why the environment failed: the rollout leaves its group."""
+    num_calls: int = 0
+    """Calls of tools."""
+    num_failed_calls: int = 0
+    """Those among them that were answered with an error."""
+
+    @property
+    def reward(self) -> float | None:
+        """The sum of the parts; None where there are none."""
+        return fsum(self.parts.values()) if self.parts and self.failure is None else None
+
+    @property
+    def num_turns(self) -> int:
+        """How often the policy spoke."""
+        return sum(message.get("role") == "assistant" for message in self.messages)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +152,8 @@ class GradingRequest:
     """The completion without end-of-turn and padding tokens; other special tokens are kept."""
     plain_text: str
     """The completion without any special token: what TRL hands to its reward functions."""
+    episode: Episode | None = None
+    """What went back and forth; None where no environment took part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +186,8 @@ class Rollout:
     text: str
     """The completion as the rewards saw it."""
     score: Score
+    episode: Episode | None = None
+    """What went back and forth; None where no environment took part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,8 +20,8 @@ from muster.algo.weights import by_token
 from muster.batch import Batch, Row, collate, count_totals
 from muster.clock import Clock
 from muster.data import EncodedAnswer
+from muster.episodes import without_end
 from muster.evaluate import is_due
-from muster.gather import without_end
 from muster.learn import count_skips
 from muster.policy import Policy, Scores
 from muster.records import (

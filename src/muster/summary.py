@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from muster.algo import metrics as sums
+from muster.episodes import episode_metrics
 from muster.judge import Verdict
 from muster.records import Group, Rollout
 from muster.update import Updated
@@ -24,6 +25,7 @@ def summarize(
         **completion_metrics(groups),
         **reward_metrics(groups, levels),
         "advantage/nonzero_share": _mean((verdict.advantages != 0)[verdict.counts].double().tolist()),
+        **episode_metrics(groups),
         **_update_metrics(results),
     }
 
@@ -31,8 +33,8 @@ def summarize(
 def completion_metrics(groups: Sequence[Group]) -> Metrics:
     """Lengths in tokens and how completions ended."""
     completions = [rollout.completion for group in groups for rollout in group.rollouts]
-    lengths = [len(completion.ids) for completion in completions]
-    ended = [len(completion.ids) for completion in completions if not completion.is_truncated]
+    lengths = [completion.num_emitted for completion in completions]
+    ended = [completion.num_emitted for completion in completions if not completion.is_truncated]
     return {
         "num_completions": len(completions),
         "completions/mean_length": _mean(lengths),

@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,15 +22,16 @@ from muster.engine_setup import engine_options, in_turn
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
 from muster.engines.vllm import VllmEngine
+from muster.episodes import without_end
 from muster.errors import CheckpointError, ConfigError
 from muster.export import Gguf, Proof, export_model, form_of, model_card
-from muster.gather import without_end
 from muster.inputs import load_held_out, load_training
 from muster.policy import Policy
 from muster.records import EvalReport, Message, Prompt, Sample, StreamKey
 from muster.rewards import check_columns
 from muster.run import TOLERANCE, TOLERANCE_LOW_PRECISION, Watchers
 from muster.selfcheck import self_check
+from muster.staging import end_ids
 from muster.store import Line, held_out_scores, read_metrics
 
 PROBES = (
@@ -62,15 +63,20 @@ def evaluate(
     config = in_turn(config)
     place = locate(model_path, config) if model_path else Place(config.model, None)
     data = config.data
-    with closing(assemble.start_grader(config, told.say)) as grader:
+    with ExitStack() as stack:
+        grader = stack.enter_context(closing(assemble.start_grader(config, told.say)))
+        stage = assemble.start_stage(config, told.say)
+        if stage is not None:
+            stack.enter_context(closing(stage))
         samples = load_held_out(config) or load_training(config)
         check_columns(grader.rewards, samples[0].columns, data.eval_path or data.path)
         tokenizer = pretrained.load_tokenizer(place.model.path, told.say)
-        items = assemble.encode(config, tokenizer, samples[: config.eval.prompts], told.say)
+        items = assemble.encode(config, tokenizer, samples[: config.eval.prompts], told.say, stage)
+        scene = assemble.make_scene(config, tokenizer, items, stage)
         policy = load_policy(place, tokenizer, seed=config.run.seed, say=told.say)
         clock = Clock(told.progress)
         sampling = assemble.make_sampling(config, policy)
-        collector = assemble.make_collector(config, policy, grader, 0, clock)
+        collector = assemble.make_collector(config, policy, grader, 0, clock, scene)
         with closing(collector.engine):
             if isinstance(collector.engine, VllmEngine):
                 # Servers may hold anything: what they say is held against this policy first.
@@ -125,7 +131,7 @@ def generate(
         stop_ids=pretrained.stop_ids(policy.base, tokenizer),
         stop_strings=config.sampling.stop if config else (),
     )
-    engine, ends = LocalEngine(policy), assemble.end_ids(policy)
+    engine, ends = LocalEngine(policy), end_ids(policy)
     engine.tune(n)
     for number, prompt in enumerate(prompts):
         ids = asking.ids(prompt, str(number), tokenizer)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from muster import data, pretrained
-from muster.assemble import Say, chosen_optimizer, end_ids, fitting_budget, make_draw, make_plan, make_rate
+from muster.assemble import Say, chosen_optimizer, fitting_budget, make_draw, make_plan, make_rate
 from muster.clock import Clock, Progress
 from muster.config import Config
 from muster.data import EncodedAnswer, encode_answers
@@ -18,6 +18,7 @@ from muster.optimizer import Rehearsed, make_optimizer, rehearse
 from muster.policy import Policy
 from muster.selfcheck import NUM_TOKENS, check_given
 from muster.sft import OBJECTIVE, SFT, HeldOutAnswers, WarmStart, batch_of
+from muster.staging import end_ids
 from muster.update import Budget
 
 

@@ -127,6 +127,28 @@ def completion_text(rollout: Rollout, limit: int = _TEXT_LIMIT) -> Text:
     return text.append(" (cut)", style="yellow") if rollout.completion.is_truncated else text
 
 
+def spoken_text(rollout: Rollout, limit: int) -> Text:
+    """The completion; of an episode turn by turn, each under who spoke."""
+    episode = rollout.episode
+    if episode is None:
+        return completion_text(rollout, limit=limit)
+    text = Text()
+    turn = 0
+    for message in episode.messages:
+        is_own = message.get("role") == "assistant"
+        turn += is_own
+        name = f"turn {turn}" if is_own else escape_text(str(message.get("role")))
+        said = escape_block(shortened(str(message.get("content")), limit))
+        text.append(f"{name}: ", style="bold" if is_own else "dim")
+        text.append(f"{said}\n", style="" if is_own else "dim")
+    if episode.parts:
+        given = ", ".join(f"{escape_text(name)} {number(value)}" for name, value in episode.parts.items())
+        text.append(f"environment: {given}", style="dim")
+    if episode.failure is not None:
+        text.append(f"environment: {escape_block(episode.failure)}", style="red")
+    return text.append(" (cut)", style="yellow") if rollout.completion.is_truncated else text
+
+
 def question_text(sample: Sample, prompt_text: str) -> Text:
     """What was asked: the last message where the prompt is a chat, else the raw text."""
     content = sample.messages[-1].get("content") if sample.messages else sample.text
@@ -147,7 +169,7 @@ def group_table(group: Group, traces: Sequence[Trace]) -> Table:
         table.add_row(
             reward_text(rollout),
             number(traces[place].advantage if traces else None),
-            str(len(rollout.completion.ids)),
-            completion_text(rollout, limit=10_000),
+            str(rollout.completion.num_emitted),
+            spoken_text(rollout, limit=10_000),
         )
     return table

@@ -1,6 +1,7 @@
 """A run folder as a reader sees it on a terminal."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -49,6 +50,7 @@ SHOWN = (
 """The metrics of the table, where the run has them; each reward's mean comes after them."""
 PHASES = (
     "sample",
+    "environment",
     "score",
     "reference",
     "old",
@@ -212,7 +214,8 @@ def _group_as_json(stored: Rollouts, place: int) -> Mapping[str, object]:
                 "failures": rollout.score.failures,
                 "advantage": stored.traces[place][index].advantage if stored.traces else None,
                 "finish_reason": rollout.completion.finish_reason,
-                "tokens": len(rollout.completion.ids),
+                "tokens": rollout.completion.num_emitted,
+                **({} if rollout.episode is None else {"episode": asdict(rollout.episode)}),
             }
             for index, rollout in enumerate(group.rollouts)
         ],

@@ -29,7 +29,7 @@ MAX_LEVELS = 12
 """Of a reward with more different values no counts are shown."""
 
 # What happens in a step beside sampling and scoring, and isn't the update either.
-_NOT_UPDATE = BESIDE_STEP | {"sample", "score", "write"}
+_NOT_UPDATE = BESIDE_STEP | {"sample", "environment", "score", "write"}
 
 
 class History:
@@ -236,11 +236,12 @@ def _speed(report: StepReport) -> list[str]:
     """Seconds of the step and of its phases, and completion tokens per second."""
     seconds = report.timings
     update = sum(value for phase, value in seconds.items() if phase not in _NOT_UPDATE)
-    sample, score = seconds.get("sample", 0.0), seconds.get("score", 0.0)
+    sample = seconds.get("sample", 0.0) + seconds.get("environment", 0.0)
+    score = seconds.get("score", 0.0)
     total = sample + score + update
     if not total:
         return []
-    tokens = sum(len(rollout.completion.ids) for group in report.groups for rollout in group.rollouts)
+    tokens = sum(rollout.completion.num_emitted for group in report.groups for rollout in group.rollouts)
     phases = f" (sample {sample:.1f} score {score:.1f} update {update:.1f})" if sample else ""
     return [f"{total:.1f} s{phases}", f"{tokens / total:.0f} tok/s"]
 

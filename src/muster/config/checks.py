@@ -122,6 +122,13 @@ def _data(config: Config) -> Iterator[Problem]:
             "nothing where data.raw is true: no chat template is used; leave one of the two out",
             ("data.raw",),
         )
+    if data.raw and data.environment is not None:
+        yield wrong(
+            "data.environment",
+            data.environment,
+            "nothing where data.raw is true: turns are made by the chat template; leave one of the two out",
+            ("data.raw",),
+        )
     if data.eval_path == data.path and data.eval_split in (None, data.split):
         yield wrong(
             "data.eval_path",
@@ -146,6 +153,14 @@ def _rewards(config: Config) -> Iterator[Problem]:
     names = reward_names(reward.use)
     if not reward.use:
         yield wrong("reward.use", [], "a list of texts, not empty: without a reward no answer is better")
+    if "environment" in reward.use and config.data.environment is None:
+        yield wrong(
+            "reward.use",
+            list(reward.use),
+            "rewards that can judge what is there: `environment` takes over what data.environment gives, and "
+            "none is named",
+            ("data.environment",),
+        )
     if len(set(reward.use)) < len(reward.use):
         yield wrong("reward.use", list(reward.use), "each reward once; give it more weight instead")
     if reward.weights is not None and len(reward.weights) != len(names):
@@ -192,6 +207,21 @@ def _sampling(config: Config) -> Iterator[Problem]:
             f"0 where sampling.sync_every is above 1, which is {sampling.sync_every}: what samples ahead is "
             "given the weights of every step; leave one of the two out",
             ("sampling.sync_every",),
+        )
+    if config.engine.ahead and config.data.environment is not None:
+        yield wrong(
+            "engine.ahead",
+            config.engine.ahead,
+            "0 beside data.environment: a turn is sampled after the reply to the last; leave one of the "
+            "two out",
+            ("data.environment",),
+        )
+    if sampling.ignore_eos and config.data.environment is not None:
+        yield wrong(
+            "sampling.ignore_eos",
+            True,
+            "false beside data.environment: a turn that can't end is not answered",
+            ("data.environment",),
         )
     if sampling.ignore_eos and sampling.stop:
         yield wrong(

@@ -16,10 +16,12 @@ def own_functions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def own_code(config: Config) -> Iterator[tuple[str, str]]:
-    """The same, and the rewards and the function over rows that are named so."""
+    """The same, and the rewards, the function over rows and the environment that are named so."""
     yield from own_functions(config)
     for use in config.reward.use:
         if ":" in use:
             yield "reward.use", use
     if config.data.map is not None:
         yield "data.map", config.data.map
+    if config.data.environment is not None and ":" in config.data.environment:
+        yield "data.environment", config.data.environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 PATH_FIELDS = frozenset({"model.path", "model.adapter", "data.path", "data.eval_path"})
 """Fields that name a file, a folder, or something else by a name."""
-FUNCTION_FIELDS = re.compile(r"data\.map|reward\.use|optim\.name|algo\.[a-z_]+(\.use)?")
+FUNCTION_FIELDS = re.compile(r"data\.map|data\.environment|reward\.use|optim\.name|algo\.[a-z_]+(\.use)?")
 """Fields that name functions."""
 
 

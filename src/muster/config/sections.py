@@ -95,6 +95,8 @@ class DataConfig(Section):
     """Give the prompt to the model as it is, without chat template: for base models."""
     map: Text | None = None
     """A function from row to row: `module:function` or `file.py:function`."""
+    environment: Text | None = None
+    """What answers the policy for several turns: `calculator`, `guessing_game`, or `file.py:Name`."""
     chat_template_kwargs: Options = Field(default_factory=dict)
     """Handed to the model's chat template."""
     max_prompt_tokens: Positive | None = None

@@ -17,6 +17,7 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
 _NO_USE: Mapping[str, str] = {
     "data.max_prompt_tokens": "model.max_tokens bounds a prompt and its answer together",
     "data.draw": "answers are not scored, so no prompt is known to teach more than another",
+    "data.environment": "answers are given, and nobody is there to reply to them",
     "reward": "answers are learned, not scored; put rewards into the configuration of `muster train`",
     "sampling": "nothing is sampled; only sampling.prompts_per_step counts, the answers of a step",
     "algo": "the loss is the mean of -logprob over the answers' tokens, and that is all there is to it",

@@ -117,8 +117,9 @@ class Placed(NamedTuple):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Its tokens."""
-        return self.rollout.completion.ids
+        """Its tokens, those that the policy emitted."""
+        completion = self.rollout.completion
+        return tuple(token for turn in completion.turns for token in completion.ids[turn.start : turn.stop])
 
     @property
     def said(self) -> Hashable:

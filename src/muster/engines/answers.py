@@ -79,7 +79,7 @@ def body_of(ask: Ask, sampling: Sampling, label: Label) -> dict[str, object]:
     texts = [] if sampling.ignore_eos else list(sampling.stop_strings)
     settings: dict[str, object] = {
         "n": ask.count,
-        "seed": seed_of(ask.prompt.key) + ask.start,
+        "seed": seed_of(ask.prompt.stream) + ask.start,
         "max_tokens": sampling.max_tokens,
         "min_tokens": 0,
         "temperature": sampling.temperature,

@@ -79,7 +79,7 @@ class LocalEngine:
         if not prompts:
             return []
         size = sampling.group_size
-        keys = [(prompt.key, index) for prompt in prompts for index in range(size)]
+        keys = [(prompt.stream, index) for prompt in prompts for index in range(size)]
         rollouts = Rollouts(keys, sampling, self.policy.tokenizer)
         seats = min(self.max_rows, len(keys))
         ids = [prompt.ids for prompt in prompts]

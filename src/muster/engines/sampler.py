@@ -15,7 +15,7 @@ from torch import Tensor
 from muster.devices import moved
 from muster.engines.base import Sampling
 from muster.errors import EngineError
-from muster.records import Completion, StreamKey
+from muster.records import Completion
 
 BLOCK = 128
 """Tokens whose probabilities are summed at once; it divides most vocabularies."""
@@ -39,7 +39,7 @@ class Draw(NamedTuple):
     kept: Bool[Tensor, "R V"] | None
 
 
-def uniforms(key: StreamKey, index: int, count: int) -> np.ndarray:
+def uniforms(key: Sequence[int], index: int, count: int) -> np.ndarray:
     """The first `count` draws of a rollout's own stream, in [0, 1).
 
     The stream is named by prompt key and index in the group, so a rollout doesn't depend on what
@@ -48,7 +48,7 @@ def uniforms(key: StreamKey, index: int, count: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(_stream((*key, index)))).random(count)
 
 
-def seed_of(key: StreamKey) -> int:
+def seed_of(key: Sequence[int]) -> int:
     """A number below 2^62 that names a prompt's stream, for samplers that take one: index i adds i to it."""
     return int(_stream(key).generate_state(1, np.uint64)[0]) >> 2
 
@@ -122,7 +122,9 @@ def keep(scaled: Float[Tensor, "R V"], sampling: Sampling) -> Bool[Tensor, "R V"
 class Rollouts:
     """The growing token lists of a call's rollouts."""
 
-    def __init__(self, keys: Sequence[tuple[StreamKey, int]], sampling: Sampling, tokenizer: Decodes) -> None:
+    def __init__(
+        self, keys: Sequence[tuple[Sequence[int], int]], sampling: Sampling, tokenizer: Decodes
+    ) -> None:
         self.sampling = sampling
         self.tokenizer = tokenizer
         self.ids: list[list[int]] = [[] for _ in keys]

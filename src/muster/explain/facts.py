@@ -4,6 +4,7 @@ Axes: B completions of an update, T positions.
 """
 
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from muster import data, pretrained
 from muster.algo.recipes import Recipe
 from muster.algo.tokens import Totals
-from muster.assemble import Say, build_recipe, encode, make_draw, make_plan, make_rate
+from muster.assemble import Say, build_recipe, encode, make_draw, make_plan, make_rate, start_stage
 from muster.config import Config
 from muster.explain.weights import mask_of
 from muster.inputs import load_training
@@ -88,7 +89,9 @@ def step_facts(config: Config, say: Say) -> StepFacts:
     """The numbers of a step, from the objects that the run itself is made of."""
     recipe = build_recipe(config)
     samples = load_training(config)
-    items = encode(config, pretrained.load_tokenizer(config.model.path, say), samples, say)
+    stage = start_stage(config, say)
+    with nullcontext() if stage is None else closing(stage):
+        items = encode(config, pretrained.load_tokenizer(config.model.path, say), samples, say, stage)
     per_step, sampling = config.sampling.prompts_per_step, config.sampling
     num_steps = config.run.steps or data.num_steps(len(items), per_step, config.run.epochs or 1)
     plan = make_plan(config, recipe, num_steps)

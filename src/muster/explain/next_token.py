@@ -117,6 +117,11 @@ def explain_next_token(
 
 def take_one_step(config: Config, prompt: str | None, answer: str, say: Say) -> Moved:
     """The first step of a run on one prompt, by the run's own loop, with the policy before and after it."""
+    if config.data.environment is not None:
+        raise ConfigError(
+            f"data.environment is {config.data.environment!r}: this shows one answer to one prompt, not "
+            "several turns. Name a configuration without it."
+        )
     config = _of_one_group(config)
     with closing(start_grader(config, say)) as grader:
         tokenizer = pretrained.load_tokenizer(config.model.path, say)

@@ -155,7 +155,7 @@ def _range(values: Sequence[float], setup: Setup) -> tuple[float, float]:
 
 
 def _lengths(rollouts: Sequence[Rollout], setup: Setup) -> Lengths:
-    lengths = [len(rollout.completion.ids) for rollout in rollouts]
+    lengths = [rollout.completion.num_emitted for rollout in rollouts]
     truncated = [rollout.completion.is_truncated for rollout in rollouts]
     share = sum(truncated) / max(len(truncated), 1)
     knows = bool(lengths) and share <= 1 - KEPT

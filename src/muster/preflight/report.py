@@ -79,7 +79,7 @@ def preflight(
     told.progress("load", 0, 0)
     materials = prepare(config, told.say)
     materials = replace(materials, config=in_turn(config))
-    with closing(materials.grader):
+    with closing(materials):
         loading = time.perf_counter()
         policy = load_policy(config.model, materials.tokenizer, seed=config.run.seed, say=told.say)
         load_s = time.perf_counter() - loading

@@ -111,8 +111,7 @@ def coefficients_of(
         values[rows] = torch.nan
         if not known:
             continue
-        lengths = batch.lengths[members]
-        totals = Totals(tokens=int(lengths.sum()), sequences=len(members), limit=side.limit)
+        totals = Totals(tokens=int(batch.mask[members].sum()), sequences=len(members), limit=side.limit)
         part = _select(tokens, known)
         values[known] = gradient(part, side.objective, totals)
         stats = token_metrics(part, side.objective.recipe.objective, side.objective.recipe.correction)

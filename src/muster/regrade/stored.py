@@ -80,6 +80,7 @@ def requests_of(step: StoredStep, tokenizer: Tokenizer | None) -> list[GradingRe
             completion=rollout.completion,
             text=rollout.text,
             plain_text=rollout.text if tokenizer is None else plain_text(tokenizer, rollout),
+            episode=rollout.episode,
         )
         for group in step.groups
         for rollout in group.rollouts
@@ -91,12 +92,25 @@ def plain_text(tokenizer: Tokenizer, rollout: Rollout) -> str:
 
     Which ids end a completion is not stored: those after which the ids read as the stored text are cut.
     """
-    ids = list(rollout.completion.ids)
+    ids = rollout.completion.ids
+    turns = [list(ids[turn.start : turn.stop]) for turn in rollout.completion.turns]
+    texts = _said(rollout)
+    return "\n".join(_plain(tokenizer, turn, text) for turn, text in zip(turns, texts, strict=True))
+
+
+def _said(rollout: Rollout) -> list[str]:
+    """The text of each of the policy's turns."""
+    if rollout.episode is None:
+        return [rollout.text]
+    return [str(one["content"]) for one in rollout.episode.messages if one["role"] == "assistant"]
+
+
+def _plain(tokenizer: Tokenizer, ids: list[int], text: str) -> str:
     for length in range(len(ids), -1, -1):
-        if tokenizer.decode(ids[:length], skip_special_tokens=False) == rollout.text:
+        if tokenizer.decode(ids[:length], skip_special_tokens=False) == text:
             return tokenizer.decode(ids[:length], skip_special_tokens=True)
     raise DataError(
-        f"the run's {TOKENIZER} does not give the stored text {rollout.text[:60]!r} of its ids, so what a "
+        f"the run's {TOKENIZER} does not give the stored text {text[:60]!r} of its ids, so what a "
         "reward would see without special tokens can't be told. Regrade by a reward that takes `completion`."
     )
 

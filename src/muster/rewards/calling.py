@@ -128,6 +128,7 @@ def _call_one(reward: Reward, request: GradingRequest, around: Surroundings) -> 
         "messages": lambda: _copied(sample.messages),
         "plain_text": lambda: request.plain_text,
         "completion_ids": lambda: list(completion.ids),
+        "episode": lambda: deepcopy(request.episode),
         "finish_reason": lambda: completion.finish_reason,
         "sample_id": lambda: sample.id,
         "columns": lambda: deepcopy(dict(sample.columns)),
@@ -220,7 +221,9 @@ def _trl_prompt(sample: Sample) -> object:
 
 
 def _trl_completion(request: GradingRequest) -> object:
-    """Text for a raw prompt, a list of one message for a chat; without special tokens, as TRL has it."""
+    """Text for a raw prompt, messages for a chat: one without special tokens, or those of an episode."""
+    if request.episode is not None:
+        return _copied(request.episode.messages)
     if request.sample.text is not None:
         return request.plain_text
     return [{"role": "assistant", "content": request.plain_text}]

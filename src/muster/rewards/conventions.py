@@ -26,6 +26,7 @@ COMPLETION_NAMES = frozenset(
         "messages",
         "plain_text",
         "completion_ids",
+        "episode",
         "finish_reason",
         "sample_id",
         "columns",

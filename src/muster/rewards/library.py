@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from muster.errors import ConfigError
 from muster.rewards.code import code
+from muster.rewards.episodes import environment
 from muster.rewards.formats import tagged
 from muster.rewards.json_extraction import LEVELS as EXTRACTION_LEVELS
 from muster.rewards.json_extraction import json_extraction
@@ -45,6 +46,7 @@ BUILTINS: dict[str, Builtin] = {
     "char_count": Builtin(function=char_count),
     "code": Builtin(function=code),
     "contains_answer": Builtin(function=contains_answer, levels=_YES_NO),
+    "environment": Builtin(function=environment),
     "exact": Builtin(function=exact, levels=_YES_NO),
     "format": Builtin(function=tagged, levels=_YES_NO),
     "json_extraction": Builtin(function=json_extraction, levels=EXTRACTION_LEVELS, column_options=("text",)),

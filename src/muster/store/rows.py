@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from muster.records import Completion, Group, Prompt, Rollout, Sample, Score, StreamKey, Trace
+from muster.records import Completion, Episode, Group, Prompt, Rollout, Sample, Score, StreamKey, Trace
 from muster.store.strict import to_json
 
 _PER_TOKEN = ("old_logprobs", "ref_logprobs", "logprobs", "entropy")
@@ -36,6 +37,19 @@ SCHEMA = pa.schema(
         *((name, pa.list_(pa.float32())) for name in _PER_TOKEN),
     ]
 )
+"""Of a run without an environment, and the start of one with it."""
+
+EPISODE_SCHEMA = pa.schema(
+    [
+        *SCHEMA,
+        (
+            "emitted",
+            pa.list_(pa.bool_()),
+        ),  # per token: the policy's own, not the template's or an environment's
+        ("episode", pa.string()),  # messages, parts, failure and calls, as JSON
+    ]
+)
+"""Of rollouts that an environment took part in."""
 
 
 Row = dict[str, Any]
@@ -61,7 +75,9 @@ class PromptScores(NamedTuple):
 
 def to_parquet(groups: Sequence[Group], traces: Sequence[Sequence[Trace]] = ()) -> bytes:
     """One row per rollout, in order; equal records give equal bytes."""
-    table = pa.Table.from_pylist(list(_rows(groups, traces)), schema=SCHEMA)
+    has_episodes = any(rollout.episode is not None for group in groups for rollout in group.rollouts)
+    schema = EPISODE_SCHEMA if has_episodes else SCHEMA
+    table = pa.Table.from_pylist(list(_rows(groups, traces)), schema=schema)
     sink = pa.BufferOutputStream()
     # Checksums let a reader tell a flipped bit from a number.
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
@@ -128,6 +144,8 @@ def _rollout_columns(rollout: Rollout) -> Row:
         "parts": to_json(score.parts),
         "failures": to_json(score.failures),
         "sampler_logprobs": completion.sampler_logprobs,
+        "emitted": completion.emitted,
+        "episode": None if rollout.episode is None else to_json(asdict(rollout.episode)),
     }
 
 
@@ -167,10 +185,19 @@ def _rollout(row: Row) -> Rollout:
             sampler_logprobs=tuple(row["sampler_logprobs"]),
             finish_reason=row["finish_reason"],
             version=row["version"],
+            emitted=None if row.get("emitted") is None else tuple(row["emitted"]),
         ),
         text=row["completion_text"],
         score=Score(value=row["score"], parts=json.loads(row["parts"]), failures=json.loads(row["failures"])),
+        episode=_episode(row.get("episode")),
     )
+
+
+def _episode(text: str | None) -> Episode | None:
+    if text is None:
+        return None
+    read = json.loads(text)
+    return Episode(**{**read, "messages": tuple(read["messages"])})
 
 
 def _trace(row: Row) -> Trace:

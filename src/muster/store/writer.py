@@ -229,9 +229,9 @@ def _got(group: Group) -> Got:
     return Got(
         sample=group.sample.id,
         scores=[rollout.score.value for rollout in rollouts if rollout.score.value is not None],
-        lengths=[len(rollout.completion.ids) for rollout in rollouts],
+        lengths=[rollout.completion.num_emitted for rollout in rollouts],
     )
 
 
 def _completion_tokens(groups: Sequence[Group]) -> int:
-    return sum(len(rollout.completion.ids) for group in groups for rollout in group.rollouts)
+    return sum(rollout.completion.num_emitted for group in groups for rollout in group.rollouts)

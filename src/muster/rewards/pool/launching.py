@@ -22,11 +22,13 @@ from muster.rewards.pool.working import forget_signals, silence, work
 from muster.rewards.reward import Reward
 
 CAN_FORK = hasattr(os, "fork") and hasattr(socket, "recv_fds")
+REWARDS = "muster.rewards.worker"
+"""What a worker of rewards runs."""
 
 _SERVER_LIMIT_S = 60.0
 """A fork server answers within this time, or is taken for dead."""
 _CLOSE_LIMIT_S = 10.0
-_GONE = "the process that starts workers (`python -m muster.rewards.worker`) is gone, or could not be started"
+_GONE = "the process that starts workers (`python -m muster...worker`) is gone, or could not be started"
 
 
 class ServerGoneError(ConnectionError):
@@ -140,14 +142,15 @@ class ForkServer:
 class Interpreters:
     """Each worker in a fresh interpreter of its own: for systems that don't fork."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = REWARDS) -> None:
+        self._module = module
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self) -> Launched:
         """A new worker."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = _interpreter("work", theirs)
+            process = _interpreter(self._module, "work", theirs)
         self._processes[process.pid] = process
         return Launched(process.pid, Channel(ours))
 
@@ -168,9 +171,9 @@ class Interpreters:
             self.end(pid, 0.0)
 
 
-def fresh_server() -> ForkServer:
-    """A fork server in a fresh interpreter, small and without torch."""
-    return ForkServer(_spawn_server, can_remake=True)
+def fresh_server(module: str = REWARDS) -> ForkServer:
+    """A fork server in a fresh interpreter, small and without torch; `module` is what its workers run."""
+    return ForkServer(partial(_spawn_server, module), can_remake=True)
 
 
 def forked_server(rewards: Sequence[Reward]) -> ForkServer:
@@ -179,17 +182,17 @@ def forked_server(rewards: Sequence[Reward]) -> ForkServer:
     return ForkServer(partial(_fork_server, known), can_remake=False)
 
 
-def _spawn_server() -> Server:
+def _spawn_server(module: str) -> Server:
     ours, theirs = socket.socketpair()
     ours.settimeout(_SERVER_LIMIT_S)
     with theirs:
-        process = _interpreter("serve", theirs)
+        process = _interpreter(module, "serve", theirs)
     return Server(ours, process.pid, process.wait)
 
 
-def _interpreter(role: str, line: socket.socket) -> subprocess.Popen[bytes]:
+def _interpreter(module: str, role: str, line: socket.socket) -> subprocess.Popen[bytes]:
     """A Python process with its end of the line; away from the terminal and its signals."""
-    command = [sys.executable, "-P", "-m", "muster.rewards.worker", role]
+    command = [sys.executable, "-P", "-m", module, role]
     path = json.dumps([entry or os.getcwd() for entry in sys.path])
     # Several workers that each take all cores would slow down each other and the run.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}

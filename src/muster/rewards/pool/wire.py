@@ -3,12 +3,13 @@
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from datetime import date, datetime, time
 from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-from muster.records import Completion, GradingRequest, Rollout, Sample, Score
+from muster.records import Completion, Episode, GradingRequest, Rollout, Sample, Score
 
 TAG = "$muster"
 """Key of an object that stands for a value of another type."""
@@ -65,6 +66,7 @@ def dump_request(request: GradingRequest, sample: str) -> str:
             "version": completion.version,
             "text": request.text,
             "plain_text": request.plain_text,
+            "episode": _plain(_dump_episode(request.episode)),
         },
         separators=(",", ":"),
     )
@@ -86,6 +88,7 @@ def as_request(read: Mapping[str, Any]) -> GradingRequest:
         ),
         text=read["text"],
         plain_text=read["plain_text"],
+        episode=_as_episode(read["episode"]),
     )
 
 
@@ -98,10 +101,12 @@ def dump_rollout(rollout: Rollout) -> object:
         "finish_reason": completion.finish_reason,
         "version": completion.version,
         "kept": None if completion.kept is None else [list(ids) for ids in completion.kept],
+        "emitted": None if completion.emitted is None else list(completion.emitted),
         "text": rollout.text,
         "value": score.value,
         "parts": dict(score.parts),
         "failures": dict(score.failures),
+        "episode": _dump_episode(rollout.episode),
     }
 
 
@@ -114,10 +119,20 @@ def as_rollout(read: Mapping[str, Any]) -> Rollout:
             finish_reason=read["finish_reason"],
             version=read["version"],
             kept=None if read["kept"] is None else tuple(map(tuple, read["kept"])),
+            emitted=None if read["emitted"] is None else tuple(read["emitted"]),
         ),
         text=read["text"],
         score=Score(value=read["value"], parts=read["parts"], failures=read["failures"]),
+        episode=_as_episode(read["episode"]),
     )
+
+
+def _dump_episode(episode: Episode | None) -> dict[str, object] | None:
+    return None if episode is None else {item.name: getattr(episode, item.name) for item in fields(episode)}
+
+
+def _as_episode(read: Mapping[str, Any] | None) -> Episode | None:
+    return None if read is None else Episode(**{**read, "messages": tuple(read["messages"])})
 
 
 def _plain(value: object) -> object:

@@ -1,0 +1,59 @@
+"""A guessing game: several turns with a hint after each guess."""
+
+import re
+from collections.abc import Mapping
+
+from muster.records import Message
+
+_NUMBER = re.compile(r"\d+")
+
+
+class GuessingGame:
+    """The row's `secret` is to be found between its `low` and `high`; each guess is answered higher or lower.
+
+    Parts: `found`, 1 for the secret; `near`, up to 0.5, by how near the best guess came; `soon`, up to 0.5,
+    by how many turns were left.
+    """
+
+    max_turns = 5
+    max_turn_tokens = 12
+
+    def __init__(self) -> None:
+        self._low = self._high = self._secret = 0
+        self._distance = 1.0
+        self._num_guesses = 0
+        self._is_found = False
+
+    def reset(self, row: Mapping[str, object]) -> list[Message]:
+        """Says between which numbers to guess."""
+        self._low, self._high = int(str(row["low"])), int(str(row["high"]))
+        self._secret = int(str(row["secret"]))
+        text = (
+            f"Guess my number. It is between {self._low} and {self._high}. "
+            "Answer with one number and nothing else; I say whether mine is higher or lower."
+        )
+        return [{"role": "user", "content": text}]
+
+    def step(self, text: str) -> str | None:
+        """Higher or lower; the end once the number is found."""
+        self._num_guesses += 1
+        found = _NUMBER.findall(text)
+        if len(found) != 1:
+            return "That is not one number. Guess again."
+        guess = int(found[0][:18])
+        distance = abs(guess - self._secret) / max(self._high - self._low, 1)
+        self._distance = min(self._distance, distance)
+        self._is_found = guess == self._secret
+        if self._is_found:
+            return None
+        hint = "higher" if guess < self._secret else "lower"
+        return f"My number is {hint} than {guess}. Guess again."
+
+    def reward(self) -> dict[str, float]:
+        """Found, near and soon."""
+        left = self.max_turns - self._num_guesses
+        return {
+            "found": float(self._is_found),
+            "near": 0.5 * (1.0 - self._distance),
+            "soon": 0.5 * left / (self.max_turns - 1) if self._is_found else 0.0,
+        }

@@ -210,7 +210,7 @@ def _step_table(files: RunFiles, step: int, *, held_out: bool, tokens: bool) -> 
         there = files.steps(held_out=held_out)
         steps = f"{there[0]} to {there[-1]}" if there else "none"
         raise ConfigError(f"{path.parent} holds no step {step}; steps there: {steps}.")
-    columns = (*LIGHT, *(TOKENS if tokens else ("completion_ids",)))
+    columns = (*LIGHT, *(TOKENS if tokens else ("completion_ids", "emitted")))
     return rollouts_table(step, read_columns(path, columns), tokens=tokens)
 
 

@@ -10,18 +10,19 @@ from muster.errors import ConfigError
 from muster.store import Line
 from muster.view.curves import number_of
 from muster.view.samples import loaded
+from muster.view.tables import lengths_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 LIGHT = (
     "group_id", "index", "sample_id", "sample", "prompt_text", "completion_text", "finish_reason", "version",
-    "score", "parts", "failures", "reward", "advantage",
+    "score", "parts", "failures", "reward", "advantage", "episode",
 )  # fmt: skip
 """Columns of a rollout that are not per token."""
 TOKENS = (
-    "prompt_ids", "completion_ids", "mask", "sampler_logprobs", "old_logprobs", "ref_logprobs", "logprobs",
-    "entropy",
+    "prompt_ids", "completion_ids", "emitted", "mask", "sampler_logprobs", "old_logprobs", "ref_logprobs",
+    "logprobs", "entropy",
 )  # fmt: skip
 
 
@@ -42,8 +43,7 @@ def rollouts_table(step: int, table: pa.Table, *, tokens: bool) -> pa.Table:
     wanted = (*LIGHT, *(TOKENS if tokens else ()))
     columns = {name: table[name] for name in wanted if name in table.column_names and name != "parts"}
     if "completion_ids" in table.column_names:
-        lengths = [None if ids is None else len(ids) for ids in table["completion_ids"]]
-        columns["length"] = pa.chunked_array([pa.array(lengths, pa.int64())])
+        columns["length"] = lengths_of(table).cast(pa.int64())
     parts = [loaded(text) for text in table["parts"].to_pylist()] if "parts" in table.column_names else []
     for name in dict.fromkeys(key for row in parts for key in row):
         values = [number_of(row.get(name)) for row in parts]

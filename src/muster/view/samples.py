@@ -121,7 +121,18 @@ def _rollout_line(number: int, row: Line) -> Line:
         "finish": row.get("finish_reason"),
         "version": row.get("version"),
         "length": row.get("length"),
-    }
+    } | _episode(row)
+
+
+def _episode(row: Line) -> Line:
+    """What an environment made of the rollout; nothing of a rollout without one."""
+    episode = loaded(row.get("episode"))
+    messages, parts = episode.get("messages"), episode.get("parts")
+    if not isinstance(messages, list) or not isinstance(parts, dict):
+        return {}
+    own = [one for one in messages if isinstance(one, dict) and one.get("role") == "assistant"]
+    given = {str(name): number_of(value) for name, value in parts.items()}
+    return {"turns": len(own), "environment": given, "calls": number_of(episode.get("num_calls"))}
 
 
 PER_TOKEN = ("sampler_logprobs", "old_logprobs", "logprobs", "ref_logprobs", "entropy")
@@ -131,6 +142,8 @@ def token_columns(row: Line) -> Line:
     """What there is per token of a rollout; a list that was not computed is None."""
     ids = row.get("completion_ids") or []
     columns: Line = {"ids": ids, "mask": _of_length(row.get("mask"), len(ids))}
+    if (emitted := _of_length(row.get("emitted"), len(ids))) is not None:
+        columns["emitted"] = emitted
     for name in PER_TOKEN:
         values = _of_length(row.get(name), len(ids))
         columns[name] = None if values is None else [_short(value) for value in values]

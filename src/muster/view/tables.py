@@ -28,6 +28,8 @@ LIGHT = (
     "failures",
     "reward",
     "advantage",
+    "emitted",
+    "episode",
 )
 """Columns that lists need: all but what there is per token, of which only the number is taken."""
 
@@ -97,9 +99,21 @@ def light_rows(path: Path) -> list[Line]:
         raise CheckpointError(f"{path} has no column {', '.join(sorted(missing))}. Restore the file.")
     if "completion_ids" in table.column_names:
         place = table.column_names.index("completion_ids")
-        lengths = pc.list_value_length(table.column(place))  # pyright: ignore[reportAttributeAccessIssue]
-        table = table.set_column(place, "length", lengths)
+        table = table.set_column(place, "length", lengths_of(table))
+        table = table.drop_columns([name for name in ("emitted",) if name in table.column_names])
     return table.to_pylist()
+
+
+def lengths_of(table: pa.Table) -> pa.ChunkedArray:
+    """Tokens of each completion; of one with an environment, those that the policy emitted."""
+    lengths = pc.list_value_length(table["completion_ids"])  # pyright: ignore[reportAttributeAccessIssue]
+    if "emitted" not in table.column_names:
+        return lengths
+    own = [
+        whole if one is None else sum(one)
+        for one, whole in zip(table["emitted"].to_pylist(), lengths.to_pylist())
+    ]
+    return pa.chunked_array([pa.array(own, pa.int32())])
 
 
 def row_of(table: pa.Table, row: int) -> Line:

@@ -17,9 +17,13 @@ export const COLOURS = {
   part: { title: "reward part", kind: "diverging", about: "One reward of the rollout, from the lowest to the highest in its group." },
 };
 
+/** Of a token that the policy did not emit: it was given it, by the template or by an environment. */
+const NOTHING = { logprob: null, old: null, now: null, ref: null, ratio: null, entropy: null, kl: null, counts: false, clipped: null };
+
 /** The numbers of token `at`: what the tip shows and what colours are made of. */
 export function numbersOf(tokens, at, rollout, clip) {
   const old = pick(tokens.old_logprobs, at), now = pick(tokens.logprobs, at), ref = pick(tokens.ref_logprobs, at);
+  if (tokens.emitted && !tokens.emitted[at]) return { ...NOTHING, given: true };
   const logprob = pick(tokens.sampler_logprobs, at);
   const ratio = old === null || now === null ? null : Math.exp(now - old);
   return {

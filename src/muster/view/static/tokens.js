@@ -33,6 +33,7 @@ export class TokenText {
     this.tokens = tokens;
     this.numbers = tokens.ids.map((_, at) => numbersOf(tokens, at, this.rollout, this.clip));
     this.element.className = `tokens${ids ? " with-ids" : ""}${tokens.pieces ? "" : " only-ids"}`;
+    this.turns = turnsOf(tokens.emitted);
     this.isDifferent = isDifferent;
     this.spans = tokens.ids.map((id, at) => this.span(id, at, ids));
     replace(this.element, tokens.pieces ? null : h("div", { class: "whole" }, this.rollout.text), this.chunks());
@@ -44,6 +45,7 @@ export class TokenText {
     const piece = this.tokens.pieces ? shownPiece(this.tokens.pieces[at]) : String(id);
     span.textContent = ids && this.tokens.pieces ? `${piece.replace(/\n/g, "")}\u2009${id}` : piece;
     span.dataset.at = at;
+    if (this.turns.has(at)) span.dataset.turn = this.turns.get(at);
     return span;
   }
 
@@ -66,7 +68,7 @@ export class TokenText {
   /** Colours the tokens that are shown by something else. */
   colour(colour, range) {
     this.spans.forEach((span, at) => {
-      const off = this.numbers[at].counts === false ? " off" : "";
+      const off = this.numbers[at].given ? " given" : this.numbers[at].counts === false ? " off" : "";
       const other = this.isDifferent ? (this.isDifferent[at] ? " other" : " same") : "";
       span.className = `t ${classOf(colour, this.numbers[at], this.rollout, range)}${off}${other}`;
     });
@@ -99,12 +101,22 @@ export class TokenText {
   facts(at) {
     const one = this.numbers[at], piece = this.tokens.pieces ? this.tokens.pieces[at] : null;
     return [
-      ["token", piece === null ? "\u2013" : piece === "" ? "(part of the next)" : JSON.stringify(piece)], ["id", String(this.tokens.ids[at])], ["place", `${at + 1} of ${this.spans.length}`],
+      ["token", piece === null ? "\u2013" : piece === "" ? "(part of the next)" : JSON.stringify(piece)], ["id", String(this.tokens.ids[at])], ["place", `${at + 1} of ${this.spans.length}`], ["said by", one.given ? "template or environment" : "\u2013"],
       ["logprob", withShare(one.logprob)], ["old", number(one.old)], ["new", number(one.now)], ["ratio", number(one.ratio)], ["entropy", number(one.entropy)],
       ["reference", number(one.ref)], ["KL", signed(one.kl)], ["advantage", signed(this.rollout.advantage)],
       ["counts", one.counts === null ? "\u2013" : one.counts ? "yes" : "no"], ["clipped", one.clipped === null ? "\u2013" : one.clipped || "no"],
     ].filter(([, value]) => value !== "\u2013");
   }
+}
+
+/** The first token of each of the policy's turns, with the number of the turn; none where it emitted everything. */
+function turnsOf(emitted) {
+  const turns = new Map();
+  if (!emitted) return turns;
+  emitted.forEach((own, at) => {
+    if (own && !emitted[at - 1]) turns.set(at, `turn ${turns.size + 1}`);
+  });
+  return turns;
 }
 
 function withShare(logprob) {

@@ -23,11 +23,11 @@ from toy_run import completion_of, config_for, group_of
 
 LETTERS = tuple(string.ascii_letters + string.digits + string.punctuation.replace("<", ""))
 """A tiny model seldom ends its turns; at any of these it has."""
-GAME = {
+GAME: dict[str, dict[str, object]] = {
     "data": {"environment": "guessing_game"},
     "reward": {"use": ["environment", "toy_rewards:low_bytes"], "workers": 1},
     "sampling": {"max_tokens": 12, "stop": LETTERS},
-    "model": {"max_tokens": 480},
+    "model": {"max_tokens": 960},
     "run": {"steps": 2, "save_every": 1},
 }
 
@@ -123,7 +123,7 @@ def test_packed_and_plain_rows_score_what_was_emitted_alike(whole: Path):
     assert batch.lengths.tolist() == [len(row.completion.ids) for row in rows]
     assert int(batch.mask.sum()) == sum(row.completion.num_emitted for row in rows)
     assert int(batch.mask.sum()) < int(batch.lengths.sum())
-    policy = tiny_policy(max_tokens=480)
+    policy = tiny_policy(max_tokens=960, max_position_embeddings=1024)
     with torch.no_grad():
         packed, plain = policy.score(batch, temperature=1.0), policy.score(batch, temperature=1.0, plain=True)
     assert torch.allclose(packed.logprobs, plain.logprobs, atol=1e-5)
@@ -164,7 +164,7 @@ def test_a_calculator_is_told_of_and_called(place: Path, tmp_path: Path):
     config = game_config(
         place,
         tmp_path,
-        model={"max_tokens": 900},
+        model={"max_tokens": 1020},
         data={"environment": "calculator"},
         run={"steps": 1},
         eval={"at_start": False},

@@ -166,3 +166,39 @@ def test_what_is_no_environment_is_refused_by_name(spec: str, says: str):
 def test_a_pool_refuses_what_a_process_can_not_load():
     with pytest.raises(ConfigError, match="has no step"):
         StagePool("toy_environments:Unfinished", workers=1)
+
+
+def played(name: str, row: dict[str, object], *texts: str) -> tuple[list[object], object]:
+    """What a built-in environment answers, and what it gives in the end."""
+    stage = InlineStage(name)
+    stage.ask([Order(0, "reset", row={**ROW, **row})])
+    answers = [answer for text in texts for answer in stage.ask([Order(0, "step", text=text)])]
+    [given] = rewards(stage, 0)
+    return [one["messages"] for one in answers if not isinstance(one, Failed)], given
+
+
+def test_the_calculator_pays_for_the_right_number_and_for_its_use():
+    call = '<tool_call>{"name": "calculate", "arguments": {"expression": "53 * 31"}}</tool_call>'
+    said, given = played("calculator", {"answer": 1643}, call, "The answer is 1,643.")
+    assert said == [[{"role": "tool", "name": "calculate", "content": "1643"}], None]
+    assert given == {"right": 1.0, "near": 0.3, "called": 0.2}
+    _, given = played("calculator", {"answer": "100"}, "It is 90.")
+    assert given == {"right": 0.0, "near": pytest.approx(0.27), "called": 0.0}
+    assert played("calculator", {"answer": 100}, "No idea.")[1] == {"right": 0.0, "near": 0.0, "called": 0.0}
+
+
+def test_the_game_hints_and_pays_for_finding_soon():
+    row: dict[str, object] = {"secret": 7, "low": 1, "high": 20}
+    said, given = played("guessing_game", row, "15", "Perhaps 3?", "4 or 5", "7")
+    assert [None if one is None else one[0]["content"] for one in said] == [  # pyright: ignore[reportIndexIssue]
+        "My number is lower than 15. Guess again.",
+        "My number is higher than 3. Guess again.",
+        "That is not one number. Guess again.",
+        None,
+    ]
+    assert given == {"found": 1.0, "near": 0.5, "soon": pytest.approx(0.125)}
+    assert played("guessing_game", row, "17")[1] == {
+        "found": 0.0,
+        "near": pytest.approx(0.5 * (1 - 10 / 19)),
+        "soon": 0.0,
+    }

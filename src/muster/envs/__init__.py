@@ -10,6 +10,7 @@ stage     where they live, as the run sees it: in this process, or in processes 
 worker    such a process
 glue      what the chat template puts between turns, as token ids
 opening   the prompts that environments open with, and how the policy is told of tools
+trl       environments written for TRL
 """
 
 from muster.envs.base import MAX_TURNS, Environment, Limits
@@ -18,6 +19,7 @@ from muster.envs.loading import BUILTINS
 from muster.envs.pool import StagePool
 from muster.envs.stage import Failed, InlineStage, Order, Stage
 from muster.envs.tools import Tool, tool
+from muster.envs.trl import from_trl
 
 __all__ = [
     "BUILTINS",
@@ -31,5 +33,6 @@ __all__ = [
     "Stage",
     "StagePool",
     "Tool",
+    "from_trl",
     "tool",
 ]

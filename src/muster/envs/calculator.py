@@ -1,6 +1,7 @@
 """A calculator as a tool: a question whose answer is a number, and a tool that computes it."""
 
 import ast
+import json
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -18,15 +19,19 @@ _BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 }
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 _MAX_CHARS = 200
-_EXAMPLE: tuple[Message, ...] = (
-    {"role": "user", "content": "What is 12 * 11?"},
-    {
-        "role": "assistant",
-        "content": '<tool_call>{"name": "calculate", "arguments": {"expression": "12 * 11"}}</tool_call>',
-    },
-    {"role": "tool", "name": "calculate", "content": "132"},
-    {"role": "assistant", "content": "The answer is 132."},
-)
+_WORKED = ((12, 11), (35, 24), (81, 47))
+"""Products that the opening shows worked."""
+
+
+def _worked(first: int, second: int) -> tuple[Message, ...]:
+    """One question, the call, its result and the answer."""
+    call = json.dumps({"name": "calculate", "arguments": {"expression": f"{first} * {second}"}})
+    return (
+        {"role": "user", "content": f"What is {first} * {second}?"},
+        {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
+        {"role": "tool", "name": "calculate", "content": str(first * second)},
+        {"role": "assistant", "content": f"The answer is {first * second}."},
+    )
 
 
 def calculate(expression: str) -> float | int:
@@ -55,8 +60,9 @@ def _value(node: ast.expr) -> float | int:
 class Calculator:
     """The row's prompt is a question, its `answer` a number; the last number of the last turn is what counts.
 
-    The opening shows one question worked, since small models don't call a tool that they never saw called.
-    Parts: `right`, 1 for the right number, and `called`, 0.2 where the tool gave a result.
+    The opening shows a few questions worked: small models don't call a tool that they never saw called.
+    Parts: `right`, 1 for the right number; `near`, up to 0.3, by how near it comes to that;
+    `called`, 0.2 where the tool gave a result.
     """
 
     max_turns = 3
@@ -65,7 +71,7 @@ class Calculator:
         self.tools: tuple[Tool, ...] = (tool(self.calculate),)
         self._wanted = 0.0
         self._has_called = False
-        self._is_right = False
+        self._given: float | None = None
 
     def calculate(self, expression: str) -> float | int:
         """Computes an expression of numbers, + - * / // % and brackets."""
@@ -74,15 +80,21 @@ class Calculator:
         return result
 
     def reset(self, row: Mapping[str, object]) -> list[Message]:
-        """One question worked, then the row's."""
+        """A few questions worked, then the row's."""
         self._wanted = float(str(row["answer"]).replace(",", ""))
-        return [*_EXAMPLE, {"role": "user", "content": str(row["prompt"])}]
+        worked = [message for pair in _WORKED for message in _worked(*pair)]
+        return [*worked, {"role": "user", "content": str(row["prompt"])}]
 
     def step(self, text: str) -> None:
         """The turn that calls no tool is the answer."""
         numbers = _NUMBER.findall(text)
-        self._is_right = bool(numbers) and abs(float(numbers[-1].replace(",", "")) - self._wanted) < 1e-6
+        self._given = float(numbers[-1].replace(",", "")) if numbers else None
 
     def reward(self) -> dict[str, float]:
-        """1 for the right number, 0.2 for having used the tool."""
-        return {"right": float(self._is_right), "called": 0.2 * self._has_called}
+        """Right, near and called."""
+        off = 1.0 if self._given is None else abs(self._given - self._wanted) / max(abs(self._wanted), 1.0)
+        return {
+            "right": float(off < 1e-9),
+            "near": 0.3 * (1.0 - min(off, 1.0)),
+            "called": 0.2 * self._has_called,
+        }

@@ -6,11 +6,36 @@ from collections.abc import Mapping
 from muster.records import Message
 
 _NUMBER = re.compile(r"\d+")
+_PLAYED = ((1, 50), 31, (25, 37, 31))
+"""A game that the opening shows played: its range, its secret, its guesses."""
+
+
+def _asked(low: int, high: int) -> Message:
+    text = (
+        f"Guess my number. It is between {low} and {high}. "
+        "Answer with one number and nothing else; I say whether mine is higher or lower."
+    )
+    return {"role": "user", "content": text}
+
+
+def _hint(guess: int, secret: int) -> str:
+    return f"My number is {'higher' if guess < secret else 'lower'} than {guess}. Guess again."
+
+
+def _played() -> list[Message]:
+    """A whole game, up to the word that it is over."""
+    (low, high), secret, guesses = _PLAYED
+    messages = [_asked(low, high)]
+    for guess in guesses:
+        said = "That is my number." if guess == secret else _hint(guess, secret)
+        messages += [{"role": "assistant", "content": str(guess)}, {"role": "user", "content": said}]
+    return messages
 
 
 class GuessingGame:
     """The row's `secret` is to be found between its `low` and `high`; each guess is answered higher or lower.
 
+    The opening shows a game played: small models seldom answer with a bare number otherwise.
     Parts: `found`, 1 for the secret; `near`, up to 0.5, by how near the best guess came; `soon`, up to 0.5,
     by how many turns were left.
     """
@@ -25,14 +50,12 @@ class GuessingGame:
         self._is_found = False
 
     def reset(self, row: Mapping[str, object]) -> list[Message]:
-        """Says between which numbers to guess."""
+        """Shows a game, then says between which numbers to guess in this one."""
         self._low, self._high = int(str(row["low"])), int(str(row["high"]))
         self._secret = int(str(row["secret"]))
-        text = (
-            f"Guess my number. It is between {self._low} and {self._high}. "
-            "Answer with one number and nothing else; I say whether mine is higher or lower."
-        )
-        return [{"role": "user", "content": text}]
+        *shown, last = _played()
+        asked = _asked(self._low, self._high)
+        return [*shown, {**last, "content": f"{last['content']} Another one. {asked['content']}"}]
 
     def step(self, text: str) -> str | None:
         """Higher or lower; the end once the number is found."""
@@ -44,10 +67,7 @@ class GuessingGame:
         distance = abs(guess - self._secret) / max(self._high - self._low, 1)
         self._distance = min(self._distance, distance)
         self._is_found = guess == self._secret
-        if self._is_found:
-            return None
-        hint = "higher" if guess < self._secret else "lower"
-        return f"My number is {hint} than {guess}. Guess again."
+        return None if self._is_found else _hint(guess, self._secret)
 
     def reward(self) -> dict[str, float]:
         """Found, near and soon."""

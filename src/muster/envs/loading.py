@@ -8,6 +8,7 @@ from typing import NamedTuple
 from muster.callables import load_object
 from muster.envs.calculator import Calculator
 from muster.envs.guessing_game import GuessingGame
+from muster.envs.trl import TrlEnvironment, is_trl
 from muster.errors import ConfigError
 from muster.nearest import did_you_mean
 
@@ -59,7 +60,12 @@ def load(name: Named) -> Callable[[], object]:
     found = load_object(name.spec)
     if not callable(found):
         raise ConfigError(f"{name.spec!r} is {type(found).__name__}; a class is expected.")
-    return found
+    return lambda: _adapted(found())
+
+
+def _adapted(environment: object) -> object:
+    """The environment; one that is written for TRL as one of ours."""
+    return TrlEnvironment(environment) if is_trl(environment) else environment
 
 
 def refuse_incomplete(environment: object, spec: str) -> None:

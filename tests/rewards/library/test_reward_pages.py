@@ -18,7 +18,7 @@ SECTIONS = {
 SNIPPETS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 ROW = re.compile(r"^\| (.+?) \| (.*?) ?\| (.*?) ?\| (-?[\d.]+|none) \|$", re.MULTILINE)
 EXAMPLES = [(name, *row) for name, text in SECTIONS.items() for row in ROW.findall(text)]
-ON_OTHER_PAGES = {"code", "reasoning_gym"}
+ON_OTHER_PAGES = {"code", "environment", "reasoning_gym"}
 
 
 def settings(cell: str) -> dict[str, object]:

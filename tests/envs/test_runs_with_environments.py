@@ -18,6 +18,7 @@ from muster.regrade.stored import plain_text
 from muster.run import run
 from muster.store import from_parquet, read_eval, read_metrics, read_rollouts, to_parquet
 from muster.view.pieces import find_tokenizer
+from ranks_of import train_on
 from tiny import save_tiny_model, tiny_policy
 from toy_run import completion_of, config_for, group_of
 
@@ -253,3 +254,13 @@ def test_files_of_runs_without_an_environment_are_as_they_were():
     masked = replace(group.rollouts[0].completion, emitted=(True, False))
     assert masked.turns == (range(1),)
     assert masked.num_emitted == 1
+
+
+def test_two_processes_play_what_one_does(place: Path, whole: Path, tmp_path: Path):
+    config = game_config(place, tmp_path, run={"save_every": 0})
+    assert train_on(2, config, tmp_path / "log") == [0, 0]
+    for step in (1, 2):
+        alone, together = read_rollouts(whole, step).groups, read_rollouts(tmp_path / "toy", step).groups
+        for one, other in zip(alone, together, strict=True):
+            assert [r.completion.ids for r in one.rollouts] == [r.completion.ids for r in other.rollouts]
+            assert [r.episode for r in one.rollouts] == [r.episode for r in other.rollouts]

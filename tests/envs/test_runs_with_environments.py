@@ -192,7 +192,7 @@ def test_an_environment_that_fails_costs_its_rollouts(place: Path, tmp_path: Pat
     config = game_config(
         place,
         tmp_path,
-        data={"environment": f"{tmp_path / 'moody.py'}:Moody", "shuffle": False},
+        data={"environment": f"{tmp_path / 'moody.py'}:Moody", "draw": "in_order"},
         reward={"use": "toy_rewards:low_bytes", "max_failed_share": 0.6},
         run={"steps": 1},
     )

@@ -256,8 +256,9 @@ def test_files_of_runs_without_an_environment_are_as_they_were():
     assert masked.num_emitted == 1
 
 
-def test_two_processes_play_what_one_does(place: Path, whole: Path, tmp_path: Path):
-    config = game_config(place, tmp_path, run={"save_every": 0})
+@pytest.mark.parametrize("layout", ["replicate", "shard"])
+def test_two_processes_play_what_one_does(place: Path, whole: Path, tmp_path: Path, layout: str):
+    config = game_config(place, tmp_path, run={"save_every": 0, "layout": layout})
     assert train_on(2, config, tmp_path / "log") == [0, 0]
     for step in (1, 2):
         alone, together = read_rollouts(whole, step).groups, read_rollouts(tmp_path / "toy", step).groups

@@ -13,7 +13,7 @@ class Counter:
     """As TRL's documentation has them: a counter that the model may raise."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.goal = 0
 
     def reset(self, goal: int, **columns: object) -> str | None:
         """Begins at 0."""

@@ -82,7 +82,8 @@ class TrlEnvironment:
             [value] = given
             return value
         own = getattr(self.inner, "get_reward", None)
-        return own() if callable(own) else None
+        # What it gives is looked at where the host takes it.
+        return own() if callable(own) else None  # pyright: ignore[reportReturnType]
 
 
 def _tools_of(inner: object) -> list[Tool]:

@@ -11,6 +11,7 @@ worker    such a process
 glue      what the chat template puts between turns, as token ids
 opening   the prompts that environments open with, and how the policy is told of tools
 trl       environments written for TRL
+verifiers tasks written for verifiers
 """
 
 from muster.envs.base import MAX_TURNS, Environment, Limits
@@ -20,6 +21,7 @@ from muster.envs.pool import StagePool
 from muster.envs.stage import Failed, InlineStage, Order, Stage
 from muster.envs.tools import Tool, tool
 from muster.envs.trl import from_trl
+from muster.envs.verifiers import from_verifiers
 
 __all__ = [
     "BUILTINS",
@@ -34,5 +36,6 @@ __all__ = [
     "StagePool",
     "Tool",
     "from_trl",
+    "from_verifiers",
     "tool",
 ]

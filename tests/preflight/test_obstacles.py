@@ -23,7 +23,7 @@ def costs(**changes):
     numbers = {
         "start_s": 1.0, "sample_s": 2.0, "score_s": 0.1, "update_s": 2.0, "eval_s": 1.0, "num_evals": 2,
         "save_s": 1.0, "num_saves": 1, "export_s": 1.0, "num_steps": 4, "tokens_per_s": 100.0,
-        "peak_bytes": 3_000_000_000, "available_bytes": 4_000_000_000,
+        "peak_bytes": 3_000_000_000, "available_bytes": 4_000_000_000, "paces": None, "longest_tokens": 64.0,
     }  # fmt: skip
     return Costs(**{**numbers, **changes})
 

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -56,3 +57,14 @@ def _one_reader() -> Iterator[None]:
 def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test runs in an empty directory: what it writes by mistake is seen nowhere."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def fakes() -> Iterator[list[Any]]:
+    """Two servers that speak vLLM's HTTP, on the policy that a run begins with."""
+    from fake_vllm import FakeVllm, start_policy
+
+    made = [FakeVllm(start_policy), FakeVllm(start_policy)]
+    yield made
+    for fake in made:
+        fake.stop()

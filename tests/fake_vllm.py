@@ -51,6 +51,11 @@ FAULTY = {
 }
 
 
+def start_policy() -> Policy:
+    """The policy that runs of small models begin with."""
+    return Policy(tiny_model(), tiny_tokenizer(), max_tokens=128)
+
+
 class FakeVllm:
     """One server; `policy` is its own copy of the trainer's model, at the start's weights.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from beside import pids
-from fake_vllm import FakeVllm
+from fake_vllm import FakeVllm, start_policy
 from muster import checkpoint, using
 from muster.algo.recipes import GRPO, VESPO
 from muster.checkpoint import find
@@ -19,12 +19,11 @@ from muster.config import compare
 from muster.dist import joined
 from muster.engine_setup import engine_options, in_turn, refuse_uncorrected
 from muster.errors import CheckpointError, ConfigError, EngineLostError
-from muster.policy import Policy
 from muster.preflight import preflight
 from muster.run import Watchers, run
 from muster.store import read_events, read_timings
 from ranks_of import on_ranks
-from tiny import tiny_model, tiny_tokenizer
+from tiny import tiny_model
 from toy_run import config_for, number, write_rows
 
 AHEAD = {"ahead": 1, "options": {"products": "linear"}}
@@ -128,18 +127,6 @@ def test_completions_of_a_checkpoint_that_are_none_are_refused(place, tmp_path):
     checkpoint.save(newest.parent, 2, replace(saved, ahead={"flights": [{"step": 3}], "threads": 1}))
     with pytest.raises(CheckpointError, match=r"ahead\.json of the checkpoint can't be read"):
         list(run(settings, resume=True))
-
-
-def start_policy() -> Policy:
-    return Policy(tiny_model(), tiny_tokenizer(), max_tokens=128)
-
-
-@pytest.fixture
-def fakes():
-    made = [FakeVllm(start_policy), FakeVllm(start_policy)]
-    yield made
-    for fake in made:
-        fake.stop()
 
 
 def on(fakes):

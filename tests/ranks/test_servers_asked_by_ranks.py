@@ -10,24 +10,10 @@ from safetensors.torch import load_file
 from fake_vllm import FakeVllm
 from muster import dist
 from muster.errors import EngineLostError
-from muster.policy import Policy
 from muster.run import run
 from muster.store import read_events, read_metrics
 from ranks_of import on_ranks, train_on
-from tiny import tiny_model, tiny_tokenizer
 from toy_run import config_for
-
-
-def start_policy() -> Policy:
-    return Policy(tiny_model(), tiny_tokenizer(), max_tokens=128)
-
-
-@pytest.fixture
-def fakes():
-    made = [FakeVllm(start_policy), FakeVllm(start_policy)]
-    yield made
-    for fake in made:
-        fake.stop()
 
 
 def on(fakes: list[FakeVllm], **options: object) -> dict[str, Any]:

@@ -5,30 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from fake_vllm import FakeVllm
+from fake_vllm import FakeVllm, start_policy
 from muster import using
 from muster.algo.ratios import truncate
 from muster.assemble import build_recipe
 from muster.checkpoint import find
 from muster.config import compare
 from muster.errors import ConfigError, EngineLostError
-from muster.policy import Policy
 from muster.preflight import preflight
 from muster.run import Watchers, run
-from tiny import tiny_model, tiny_tokenizer
 from toy_run import config_for
-
-
-def start_policy() -> Policy:
-    return Policy(tiny_model(), tiny_tokenizer(), max_tokens=128)
-
-
-@pytest.fixture
-def fakes():
-    made = [FakeVllm(start_policy), FakeVllm(start_policy)]
-    yield made
-    for fake in made:
-        fake.stop()
 
 
 def on(fakes, **options):

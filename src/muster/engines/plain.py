@@ -6,6 +6,7 @@ from typing import Any
 
 from muster.engines.base import Sampling
 from muster.records import Completion, Prompt, StreamKey
+from muster.rewards.pool.wire import as_completion, plain_completion
 
 
 def plain_prompt(prompt: Prompt) -> dict[str, object]:
@@ -32,25 +33,9 @@ def as_sampling(read: Mapping[str, Any]) -> Sampling:
 
 def plain_groups(groups: Sequence[Sequence[Completion]]) -> list[list[dict[str, object]]]:
     """The completions of each prompt; a float keeps all its digits in JSON."""
-    return [[_plain_completion(completion) for completion in members] for members in groups]
+    return [[plain_completion(completion) for completion in members] for members in groups]
 
 
 def as_groups(read: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Completion]]:
     """What `plain_groups` made plain."""
-    return [[_as_completion(completion) for completion in members] for members in read]
-
-
-def _plain_completion(completion: Completion) -> dict[str, object]:
-    return {
-        "ids": list(completion.ids),
-        "sampler_logprobs": list(completion.sampler_logprobs),
-        "finish_reason": completion.finish_reason,
-        "version": completion.version,
-        "kept": None if completion.kept is None else [list(ids) for ids in completion.kept],
-    }
-
-
-def _as_completion(read: Mapping[str, Any]) -> Completion:
-    kept = None if read["kept"] is None else tuple(map(tuple, read["kept"]))
-    own = {"ids": tuple(read["ids"]), "sampler_logprobs": tuple(read["sampler_logprobs"]), "kept": kept}
-    return Completion(**{**read, **own})
+    return [[as_completion(completion) for completion in members] for members in read]

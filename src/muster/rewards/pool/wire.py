@@ -92,9 +92,8 @@ def as_request(read: Mapping[str, Any]) -> GradingRequest:
     )
 
 
-def dump_rollout(rollout: Rollout) -> object:
-    """The rollout as plain values, all of it."""
-    completion, score = rollout.completion, rollout.score
+def plain_completion(completion: Completion) -> dict[str, object]:
+    """The completion as plain values, all of it; a float keeps all its digits in JSON."""
     return {
         "ids": list(completion.ids),
         "sampler_logprobs": list(completion.sampler_logprobs),
@@ -102,6 +101,26 @@ def dump_rollout(rollout: Rollout) -> object:
         "version": completion.version,
         "kept": None if completion.kept is None else [list(ids) for ids in completion.kept],
         "emitted": None if completion.emitted is None else list(completion.emitted),
+    }
+
+
+def as_completion(read: Mapping[str, Any]) -> Completion:
+    """The completion of these plain values, whatever else stands beside them."""
+    return Completion(
+        ids=tuple(read["ids"]),
+        sampler_logprobs=tuple(read["sampler_logprobs"]),
+        finish_reason=read["finish_reason"],
+        version=read["version"],
+        kept=None if read["kept"] is None else tuple(map(tuple, read["kept"])),
+        emitted=None if read["emitted"] is None else tuple(read["emitted"]),
+    )
+
+
+def dump_rollout(rollout: Rollout) -> object:
+    """The rollout as plain values, all of it."""
+    score = rollout.score
+    return {
+        **plain_completion(rollout.completion),
         "text": rollout.text,
         "value": score.value,
         "parts": dict(score.parts),
@@ -113,14 +132,7 @@ def dump_rollout(rollout: Rollout) -> object:
 def as_rollout(read: Mapping[str, Any]) -> Rollout:
     """The rollout of these plain values."""
     return Rollout(
-        completion=Completion(
-            ids=tuple(read["ids"]),
-            sampler_logprobs=tuple(read["sampler_logprobs"]),
-            finish_reason=read["finish_reason"],
-            version=read["version"],
-            kept=None if read["kept"] is None else tuple(map(tuple, read["kept"])),
-            emitted=None if read["emitted"] is None else tuple(read["emitted"]),
-        ),
+        completion=as_completion(read),
         text=read["text"],
         score=Score(value=read["value"], parts=read["parts"], failures=read["failures"]),
         episode=_as_episode(read["episode"]),

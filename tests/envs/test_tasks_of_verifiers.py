@@ -34,7 +34,7 @@ class Sum:
         return float(trace.last_reply == task.answer)
 
     @marked(weight=0.5, priority=1)
-    def counted(self, trace: Any) -> dict[str, float]:
+    async def counted(self, trace: Any) -> dict[str, float]:
         """Several by name, one of which another reward reads."""
         trace.record_metric("letters", len(trace.last_reply))
         return {"turns": trace.num_turns, "messages": len(trace.messages)}

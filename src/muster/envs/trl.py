@@ -79,8 +79,9 @@ class TrlEnvironment:
                 environments=[self.inner],
                 **{name: [value] for name, value in self._columns.items()},
             )
-            [value] = given
-            return value
+            if not isinstance(given, list | tuple) or len(given) != 1:
+                raise TypeError(f"the reward function gave {given!r:.80}; a list of one number is expected")
+            return given[0]
         own = getattr(self.inner, "get_reward", None)
         # What it gives is looked at where the host takes it.
         return own() if callable(own) else None  # pyright: ignore[reportReturnType]
@@ -90,5 +91,5 @@ def _tools_of(inner: object) -> list[Tool]:
     names = [name for name, _ in inspect.getmembers(type(inner), predicate=inspect.isfunction)]
     methods = [getattr(inner, name) for name in names if not name.startswith("_") and name not in _NO_TOOLS]
     if waiting := [method.__name__ for method in methods if inspect.iscoroutinefunction(method)]:
-        raise TypeError(f"its method {waiting[0]} has to be awaited; tools are plain functions here")
+        raise TypeError(f"its method {waiting[0]} has to be awaited; write it with def instead of async def")
     return [tool(method) for method in methods]

@@ -18,6 +18,8 @@ from muster.records import Message
 _AT_HOME = "verifiers"
 _OF_A_RUNTIME = ("setup", "finalize", "stage_verifier")
 _PLUGGED = ("rewards", "judges", "stops")
+_ELSE = "leave such tasks out, or write an environment of your own (reset, step, reward)"
+_TOLD = "messages, last_reply, last_message, num_turns, transcript, metrics or info"
 
 
 def from_verifiers(make: Callable[[], Iterable[Any]]) -> "VerifiersTasks":
@@ -48,7 +50,7 @@ class VerifiersTasks:
                 raise ValueError(f"{type(taskset).__name__} has no last task; bound it with take(n)")
             tasks = list(taskset)
             if not tasks:
-                raise ValueError(f"{type(taskset).__name__} has no task")
+                raise ValueError(f"{type(taskset).__name__} has no task; see that its data is found")
             _refuse(tasks[0])
             self._tasks = tasks
         return self._tasks
@@ -91,7 +93,7 @@ class VerifiersEnvironment:
         """By name, what each reward gives times its weight."""
         trace = Conversation(self._task, self._said)
         hooks = _rewards(self._task)
-        given = asyncio.run(_all([_called(hook, self._task, trace) for hook in hooks]))
+        given = asyncio.run(_given(hooks, self._task, trace))
         parts: dict[str, float] = {}
         for hook, value in zip(hooks, given, strict=True):
             named = value if isinstance(value, Mapping) else {hook.__name__: value}
@@ -151,7 +153,9 @@ class Conversation:
             self.record_metric(name, value)
 
     def __getattr__(self, name: str) -> object:
-        raise AttributeError(f"trace.{name} is nothing that Muster can tell a task of verifiers")
+        raise AttributeError(
+            f"trace.{name} is nothing that Muster can tell a task of verifiers; read {_TOLD}"
+        )
 
 
 def _opening(task: Any) -> list[Message]:
@@ -159,7 +163,9 @@ def _opening(task: Any) -> list[Message]:
     data = task.data
     given = data.prompt
     if not given:
-        raise ValueError("a task has no prompt: a user who opens the conversation isn't played here")
+        raise ValueError(
+            "a task has no prompt: a user who opens the conversation isn't played here; write one"
+        )
     system = getattr(data, "system_prompt", None)
     opening: list[Message] = [{"role": "system", "content": system}] if system else []
     if isinstance(given, str):
@@ -170,7 +176,9 @@ def _opening(task: Any) -> list[Message]:
 def _message(message: object) -> Message:
     read = message if isinstance(message, Mapping) else vars(message)
     if not isinstance(read.get("content"), str):
-        raise ValueError(f"a message of a task's prompt is no text: {str(read.get('content'))[:80]!r}")
+        raise ValueError(
+            f"a message of a task's prompt is no text: {str(read.get('content'))[:80]!r}; images are not read"
+        )
     return {"role": str(read["role"]), "content": read["content"]}
 
 
@@ -178,19 +186,23 @@ def _refuse(task: Any) -> None:
     """Raises ValueError for a task that needs tool servers, a container, a runtime or a judge."""
     kind, config = type(task), getattr(task, "config", None)
     if getattr(kind, "NEEDS_CONTAINER", False):
-        raise ValueError(f"{kind.__name__} needs a container, and none is started here")
+        raise ValueError(f"{kind.__name__} needs a container, and none is started here; {_ELSE}")
     toolsets = getattr(kind, "toolsets", None)
     if toolsets is not None and toolsets(config):
-        raise ValueError(f"{kind.__name__} has toolsets, which are servers; none is started here")
+        raise ValueError(
+            f"{kind.__name__} has toolsets, which are servers, and none is started here; {_ELSE}"
+        )
     for name in _OF_A_RUNTIME:
         home = next((one for one in kind.__mro__ if name in vars(one)), None)
         if home is not None and home.__module__.partition(".")[0] != _AT_HOME:
-            raise ValueError(f"{kind.__name__}.{name} needs a runtime, and none is started here")
+            raise ValueError(f"{kind.__name__}.{name} needs a runtime, and none is started here; {_ELSE}")
     for name in _PLUGGED:
         if getattr(config, name, None):
-            raise ValueError(f"{kind.__name__} has {name} in its configuration, which aren't read here")
+            raise ValueError(
+                f"{kind.__name__} has {name} in its configuration, which aren't read here; mark methods of the task with @reward instead"
+            )
     if not (hooks := _rewards(task)):
-        raise ValueError(f"{kind.__name__} has no method that is marked as a reward")
+        raise ValueError(f"{kind.__name__} has no method that is marked as a reward; mark one with @reward")
     for hook in hooks:
         _arguments(hook, task, None)
 
@@ -208,13 +220,16 @@ def _arguments(hook: Callable[..., Any], task: Any, trace: object) -> dict[str, 
     there = {"task": task.data, "trace": trace}
     asked = inspect.signature(hook).parameters.values()
     if lacking := [one.name for one in asked if one.name not in there and one.default is one.empty]:
-        raise ValueError(f"its reward {hook.__name__} asks for {lacking[0]}; there are task and trace")
+        raise ValueError(
+            f"its reward {hook.__name__} asks for {lacking[0]}; there are task and trace: give it a default"
+        )
     return {one.name: there[one.name] for one in asked if one.name in there}
 
 
-async def _all(given: list[object]) -> list[Any]:
-    return [await one if isinstance(one, Awaitable) else one for one in given]
-
-
-def _called(hook: Callable[..., Any], task: Any, trace: Conversation) -> object:
-    return hook(**_arguments(hook, task, trace))
+async def _given(hooks: Iterable[Callable[..., Any]], task: Any, trace: Conversation) -> list[Any]:
+    """What each gives, one after the other: a later one may read what an earlier one has recorded."""
+    given: list[Any] = []
+    for hook in hooks:
+        value = hook(**_arguments(hook, task, trace))
+        given.append(await value if isinstance(value, Awaitable) else value)
+    return given

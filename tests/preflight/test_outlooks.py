@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -142,7 +143,7 @@ def test_measured_paces_give_the_step_that_the_check_itself_predicts(
     place: Path, tmp_path: Path, found: Preflight
 ):
     config, costs = config_for(place, tmp_path), found.costs
-    outlook = look_ahead(config, read_layouts("1,2"), [], found, quiet)
+    outlook = look_ahead(config, read_layouts("1,2"), [], lambda: found, quiet)
     assert outlook.is_measured
     one = {part.name: part.seconds for part in outlook.laid[0].step.parts}
     assert one["weights read"] + one["tokens sampled"] == pytest.approx(costs.sample_s)
@@ -156,7 +157,7 @@ def test_measured_paces_give_the_step_that_the_check_itself_predicts(
     assert names["completion"] == names["memory"] == "measured"
     assert "flops" not in names
     with pytest.raises(ConfigError, match="--assume flops has no use with --measured"):
-        look_ahead(config, read_layouts("1"), ["flops=1e12"], found, quiet)
+        look_ahead(config, read_layouts("1"), ["flops=1e12"], lambda: found, quiet)
 
 
 def test_a_layout_that_does_not_fit_is_said(place: Path, tmp_path: Path):
@@ -168,6 +169,25 @@ def test_a_layout_that_does_not_fit_is_said(place: Path, tmp_path: Path):
     divided = config_for(place, tmp_path, run={"layout": "shard"})
     with pytest.raises(ConfigError, match="Leave the servers out"):
         look_ahead(divided, read_layouts("1,2+1"), [], None, quiet)
+
+
+def test_what_can_not_be_counted_is_refused_before_anything_is_measured(place: Path, tmp_path: Path):
+    def measure() -> NoReturn:
+        raise AssertionError("minutes of sampling")
+
+    played = config_for(place, tmp_path, data={"environment": "calculator"}, reward={"use": "environment"})
+    with pytest.raises(ConfigError, match=r"data\.environment has turns"):
+        look_ahead(played, read_layouts("1"), [], measure, quiet)
+    ahead = config_for(place, tmp_path, engine={"ahead": 1})
+    with pytest.raises(ConfigError, match=r"--devices names 4, and engine\.ahead is 1"):
+        look_ahead(ahead, read_layouts("1,4"), [], measure, quiet)
+    with pytest.raises(ConfigError, match="netwrk"):
+        look_ahead(config_for(place, tmp_path), read_layouts("1"), ["netwrk=1"], measure, quiet)
+
+
+def test_sampling_ahead_holds_two_copies_of_the_weights_a_step(place: Path, tmp_path: Path):
+    before, after = (work_of(config_for(place, tmp_path, engine={"ahead": n}), quiet) for n in (0, 2))
+    assert after.copies - before.copies == 4
 
 
 def test_counting_holds_no_weights(place: Path, tmp_path: Path):

@@ -1,6 +1,7 @@
 """`muster check`."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,8 +99,8 @@ def _on_devices(
     layouts = read_layouts(devices)
     if groups is not None and not measured:
         raise ConfigError("--groups samples here; with --devices nothing is sampled without --measured.")
-    found = preflight(config, num_groups=groups, watchers=Watchers(say=log_line)) if measured else None
-    outlook = look_ahead(config, layouts, assume, found, log_line)
+    measure = partial(preflight, config, num_groups=groups, watchers=Watchers(say=log_line))
+    outlook = look_ahead(config, layouts, assume, measure if measured else None, log_line)
     for line in [to_json(outlook_as_json(outlook))] if json else outlook_lines(outlook):
         print_line(line)
     return 0 if outlook.fits else 3

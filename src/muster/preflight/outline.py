@@ -34,6 +34,11 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 def work_of(config: Config, say: Say) -> Work:
     """What a step of the run has to do; the prompts' lengths are those of its data."""
+    if config.data.environment is not None:
+        raise ConfigError(
+            "data.environment has turns whose number and length only a run shows, and --devices counts one "
+            "answer to a prompt. Leave --devices out."
+        )
     algo, sampling, options = config.algo, config.sampling, engine_options(config)
     tokenizer = pretrained.load_tokenizer(config.model.path, say)
     lengths = [len(item.ids) for item in encode(config, tokenizer, load_training(config), say)]
@@ -49,7 +54,7 @@ def work_of(config: Config, say: Say) -> Work:
         updates=updates,
         passes=algo.passes,
         scored=(updates > 1 or lags) + has_reference + has_gate * algo.passes,
-        copies=has_reference + 2 * lags,
+        copies=has_reference + 2 * lags + 2 * config.engine.ahead,
         divides=config.run.layout == "shard",
         recomputes=config.model.gradient_checkpointing,
         max_rows=(options if isinstance(options, LocalOptions) else LocalOptions()).max_rows,

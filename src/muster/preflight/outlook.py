@@ -4,7 +4,7 @@ By arithmetic from what was counted (`outline`) and what is assumed; or from the
 here, as if every device were this one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from muster.assemble import Say
@@ -72,13 +72,17 @@ class Outlook:
 
 
 def look_ahead(
-    config: Config, layouts: Sequence[Layout], assumed: Sequence[str], found: Preflight | None, say: Say
+    config: Config,
+    layouts: Sequence[Layout],
+    assumed: Sequence[str],
+    measure: Callable[[], Preflight] | None,
+    say: Say,
 ) -> Outlook:
-    """The run on these layouts, under the assumptions given as `name=value`; `found` brings measured paces.
+    """The run on these layouts, under the assumptions given as `name=value`, or by paces that are measured.
 
     Raises ConfigError for what can't be counted, and where nothing could be measured.
     """
-    if found is not None:
+    if measure is not None:
         _refuse_both(assumed)
     model, work = model_of(config, say), work_of(config, say)
     if work.divides and (odd := next((layout for layout in layouts if layout.servers), None)):
@@ -86,6 +90,14 @@ def look_ahead(
             f'--devices names {odd}, and run.layout is "shard": weights that are divided are sampled by the '
             "ranks themselves. Leave the servers out."
         )
+    if config.engine.ahead and (odd := next((layout for layout in layouts if layout.ranks > 1), None)):
+        raise ConfigError(
+            f"--devices names {odd}, and engine.ahead is {config.engine.ahead}, which is refused on several "
+            "ranks. Name layouts of one device that trains, or set engine.ahead = 0."
+        )
+    # What is misspelt is refused before minutes of sampling.
+    read_rates(assumed, compute=model.compute, limit=work.max_tokens)
+    found = None if measure is None else measure()
     rates, assumptions = read_rates(
         assumed, compute=model.compute, limit=work.max_tokens, measured=_seen(found) if found else None
     )

@@ -45,12 +45,16 @@ class Beside:
         self.change: Callable[[Completion], Completion] = lambda completion: completion
         """What becomes of a completion on its way."""
         self.forgets = False
-        """New weights don't reach it."""
+        """New weights don't reach it: it samples by the first."""
+        self.first: dict[str, Tensor] | None = None
 
     def put(self, weights: Iterable[tuple[str, Tensor]], version: int) -> Load:
         name = str(version)
-        old = next(iter(self.held.values())) if self.forgets and self.held else None
-        self.held[name] = old or {key: tensor.detach().clone() for key, tensor in weights}
+        if self.first is None or not self.forgets:
+            self.held[name] = {key: tensor.detach().clone() for key, tensor in weights}
+        else:
+            self.held[name] = self.first
+        self.first = self.first or self.held[name]
         return Load(Label(name=name, version=version, is_adapter=False), Path(name))
 
     def sample(self, load: Load, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:

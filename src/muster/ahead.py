@@ -105,12 +105,13 @@ def restore(run: Run, saved: Mapping[str, Any] | None) -> None:
         return
     try:
         flights = [] if saved is None else list(saved["flights"])
-        run.state.flights = tuple(_restored(run, flight) for flight in flights)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        kept = [_read(run, flight) for flight in flights]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError) as error:
         raise CheckpointError(
             f"ahead.json of the checkpoint can't be read ({error!r}). Remove the checkpoint's folder, so "
             "that a resume takes the one before."
         ) from error
+    run.state.flights = tuple(one if isinstance(one, Flight) else _sent(run, *one) for one in kept)
 
 
 def _sent(run: Run, step: int, indices: Sequence[int]) -> Flight:
@@ -181,15 +182,18 @@ def _plain(flight: Flight) -> dict[str, object]:
     }
 
 
-def _restored(run: Run, plain: Mapping[str, Any]) -> Flight:
-    """What `_plain` made plain."""
+def _read(run: Run, plain: Mapping[str, Any]) -> Flight | tuple[int, list[int]]:
+    """What `_plain` made plain; of a flight without completions its step and its prompts."""
+    indices = list(plain["indices"])
+    for index in indices:
+        run.items[index]
     if plain["completions"] is None:
-        return _sent(run, plain["step"], plain["indices"])
+        return plain["step"], indices
     sampled: Future[Groups] = Future()
     sampled.set_result(as_groups(plain["completions"]))
     return Flight(
         step=plain["step"],
-        indices=tuple(plain["indices"]),
+        indices=tuple(indices),
         synced=plain["synced"],
         version=plain["version"],
         weights=None,

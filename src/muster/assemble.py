@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from muster import data, pretrained
 from muster.adapters import add_lora, load_adapter
 from muster.algo.advantages import normalize_then_sum, sum_then_normalize
-from muster.algo.build import build
+from muster.algo.build import AXES, build
 from muster.algo.kl import k1
 from muster.algo.recipes import Recipe
 from muster.clock import Clock, Progress
@@ -167,10 +167,9 @@ def _read(
 def build_recipe(config: Config) -> Recipe:
     """The recipe with the choices that the configuration makes otherwise."""
     algo = config.algo
-    axes = ("advantage", "objective", "correction", "gate", "kl", "weights")
     choices = {
         axis: {"use": choice.use, **choice.params}
-        for axis in axes
+        for axis in AXES
         if (choice := getattr(algo, axis)) is not None
     }
     recipe = build(algo.recipe, choices)

@@ -136,6 +136,8 @@ def _carried_out(
     folder = folder_of(config)
     with ExitStack() as stack:
         stack.enter_context(joined())
+        # Whoever calls has the number of threads back that was there.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
         taken = together(lambda: _taken_up(stack, folder, config, told.say) if resume else None)
         if config.run.threads is not None:
             torch.set_num_threads(config.run.threads)

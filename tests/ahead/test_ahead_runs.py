@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from beside import pids
 from fake_vllm import FakeVllm, start_policy
@@ -124,9 +125,20 @@ def test_completions_of_a_checkpoint_that_are_none_are_refused(place, tmp_path):
     [flight] = kept["flights"]
     assert (flight["step"], flight["synced"], len(flight["completions"])) == (3, 1, 2)
     saved = checkpoint.load(newest, tiny_model().device)
-    checkpoint.save(newest.parent, 2, replace(saved, ahead={"flights": [{"step": 3}], "threads": 1}))
-    with pytest.raises(CheckpointError, match=r"ahead\.json of the checkpoint can't be read"):
-        list(run(settings, resume=True))
+    for broken in ({"step": 3}, {**flight, "indices": [0, 99]}):
+        checkpoint.save(newest.parent, 2, replace(saved, ahead={"flights": [broken], "threads": 1}))
+        with pytest.raises(CheckpointError, match=r"ahead\.json of the checkpoint can't be read"):
+            list(run(settings, resume=True))
+
+
+def test_a_run_leaves_the_number_of_threads_as_it_was(place, tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        list(run(config_for(place, tmp_path, engine={"ahead": 1}, run={"steps": 1, "threads": None})))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def on(fakes):

@@ -127,7 +127,10 @@ class SamplerProcess:
             if "progress" in answer:
                 self.progress(*answer["progress"])
             elif "failed" in answer:
-                raise EngineError(f"the process that samples failed: {answer['failed']}")
+                raise EngineError(
+                    f"the process that samples failed: {answer['failed']}. With engine.ahead = 0 the run "
+                    "samples in its own process."
+                )
             else:
                 return answer
         raise EngineLostError(self._why_gone())

@@ -83,10 +83,11 @@ class Queued:
         """What is asked for from now on is sampled by these weights; a version names its weights."""
         if self._loads and self._loads[-1].label.version == version:
             return
-        self._loads.append(self.apart.put(weights, version))
-        for load in [load for load in self._loads[:-1] if not self._waiting[load.label.name]]:
+        # First, so that no more copies lie beside each other than steps are ahead, and one.
+        for load in [load for load in self._loads if not self._waiting[load.label.name]]:
             self._loads.remove(load)
             self.apart.drop(load)
+        self._loads.append(self.apart.put(weights, version))
 
     def close(self) -> None:
         """Gives up what is being sampled, and all that waits."""

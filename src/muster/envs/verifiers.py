@@ -199,7 +199,8 @@ def _refuse(task: Any) -> None:
     for name in _PLUGGED:
         if getattr(config, name, None):
             raise ValueError(
-                f"{kind.__name__} has {name} in its configuration, which aren't read here; mark methods of the task with @reward instead"
+                f"{kind.__name__} has {name} in its configuration, which aren't read here; mark methods of "
+                "the task with @reward instead"
             )
     if not (hooks := _rewards(task)):
         raise ValueError(f"{kind.__name__} has no method that is marked as a reward; mark one with @reward")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from muster import data, pretrained
+from muster import data, pretrained, ways
 from muster.adapters import add_lora, load_adapter
 from muster.algo.advantages import normalize_then_sum, sum_then_normalize
 from muster.algo.build import AXES, build
@@ -19,9 +19,8 @@ from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
 from muster.data import prompt_order, weighted_draw
 from muster.devices import device_here, settling
-from muster.engine_setup import engine_options, refuse_uncorrected
+from muster.engine_setup import engine_options, measures_products, refuse_uncorrected
 from muster.engines.base import Sampling
-from muster.engines.products import linear_layers, should_lay_out
 from muster.envs import StagePool
 from muster.episodes import Scene
 from muster.errors import ConfigError
@@ -221,10 +220,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
     """The run at its start: step 0, a fresh optimizer, the reference taken from the policy as it is."""
     config, recipe = materials.config, materials.recipe
     clock = Clock(progress, settling(policy.device))
-    # Who has the base in few bits has no memory for copies of the head.
-    policy.frozen.is_on = policy.quantized is None and should_lay_out(
-        linear_layers(policy.backbone, policy.head)
-    )
+    ways.choose(policy, may_measure=measures_products(config))
     sampling = make_sampling(config, policy)
     plan = make_plan(config, recipe, materials.num_steps)
     kl_in_loss = config.algo.kl_coef if config.algo.kl_in == "loss" else 0.0

@@ -110,6 +110,12 @@ def _num_rows(config: Config) -> int:
     return config.sampling.prompts_per_step * config.sampling.group_size
 
 
+def measures_products(config: Config) -> bool:
+    """Whether the ways to compute on a CPU are those that are fastest here, instead of one by name."""
+    options = engine_options(config)
+    return not isinstance(options, LocalOptions) or options.products == "measured"
+
+
 def _products(options: LocalOptions) -> str | None:
     return None if options.products == "measured" else options.products
 

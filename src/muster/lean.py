@@ -1,4 +1,4 @@
-"""Norms, gated MLPs and adapters of a model in fewer passes over memory, with less kept for the backward.
+"""Modules of a model in fewer passes over memory, with less kept for the backward.
 
 On a CPU what lies between the matrix products takes a quarter of an update, since autograd's own way
 passes over every activation once per operation and keeps most results. Modules of known shape get a
@@ -18,26 +18,29 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from muster.frozen import FrozenProduct, Switch
+from muster.frozen import Product, Ways
+from muster.layers import adapted, adapter_of, embedded, straight
 
 TOLERANCE = 1e-5
 """Of a module's largest output, by which its new forward may differ: both round in float32."""
 PROBE_ROWS = 3
+PRECISIONS = (torch.float32, torch.float64)
 
 Forward = Callable[[Tensor], Tensor]
 
 
-def slim(model: nn.Module, frozen: Switch | None = None) -> int:
+def slim(model: nn.Module, ways: Ways | None = None) -> int:
     """Gives every module that is known its leaner forward; how many there were.
 
-    For models on a CPU in float32 or float64: elsewhere none is touched. `frozen` switches, now or later,
-    whether weights that aren't trained are multiplied by copies.
+    For models on a CPU in float32 or float64: elsewhere none is touched. `ways` says, now or later, how
+    their products are computed.
     """
-    changed = 0
-    for module, candidates in list(_known(model, frozen or Switch())):
+    ways = ways or Ways()
+    changed = _slim_embeddings(model, ways)
+    for module, candidates in list(_known(model, ways)):
         own = cast(Forward, module.forward)
         size, weight = _inputs_of(module)
-        if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.float64):
+        if weight.device.type != "cpu" or weight.dtype not in PRECISIONS:
             continue
         probe = torch.randn(PROBE_ROWS, size, generator=torch.Generator().manual_seed(0)).to(weight)
         for candidate in candidates:
@@ -46,6 +49,23 @@ def slim(model: nn.Module, frozen: Switch | None = None) -> int:
                 changed += 1
                 break
     return changed
+
+
+def _slim_embeddings(model: nn.Module, ways: Ways) -> int:
+    """The same for embeddings as they come: one that is tied to the head has that gradient to be added to."""
+    changed = 0
+    for module in model.modules():
+        if _is_plain_embedding(module) and "forward" not in vars(module):
+            module.forward = partial(embedded, module, ways)
+            changed += 1
+    return changed
+
+
+def _is_plain_embedding(module: nn.Module) -> bool:
+    if type(module) is not nn.Embedding or module.max_norm is not None:
+        return False
+    is_here = module.weight.device.type == "cpu" and module.weight.dtype in PRECISIONS
+    return is_here and not module.scale_grad_by_freq and not module.sparse
 
 
 def _for_its_precision(own: Forward, lean: Forward, dtype: torch.dtype, hidden: Tensor) -> Tensor:
@@ -61,7 +81,7 @@ def _agree(own: Forward, lean: Forward, probe: Tensor) -> bool:
         return bool((lean(probe) - expected).abs().max() <= TOLERANCE * expected.abs().max())
 
 
-def _known(model: nn.Module, frozen: Switch) -> Iterator[tuple[nn.Module, list[Forward]]]:
+def _known(model: nn.Module, ways: Ways) -> Iterator[tuple[nn.Module, list[Forward]]]:
     """Modules that look like one of the kinds, with the forwards that might be theirs."""
     below = {id(module.get_base_layer()) for module in model.modules() if isinstance(module, LoraLinear)}
     for module in model.modules():
@@ -71,11 +91,11 @@ def _known(model: nn.Module, frozen: Switch) -> Iterator[tuple[nn.Module, list[F
             # Gemma stores how far its weight is from 1; the comparison tells which it is.
             yield module, [partial(_norm, module, 0.0), partial(_norm, module, 1.0)]
         elif (activation := _activation(module)) is not None:
-            yield module, [partial(_gated_mlp, module, activation)]
-        elif isinstance(module, LoraLinear) and (adapter := _adapter(module, frozen)) is not None:
-            yield module, [partial(_adapted, adapter)]
-        elif type(module) is nn.Linear and _is_frozen(module) and id(module) not in below:
-            yield module, [partial(_frozen, FrozenProduct(module, frozen))]
+            yield module, [partial(_gated_mlp, module, activation, ways)]
+        elif isinstance(module, LoraLinear) and (adapter := adapter_of(module, ways)) is not None:
+            yield module, [partial(adapted, adapter)]
+        elif type(module) is nn.Linear and module.bias is None and id(module) not in below:
+            yield module, [partial(straight, Product(module, ways))]
 
 
 def _inputs_of(module: nn.Module) -> tuple[int, Tensor]:
@@ -165,12 +185,17 @@ def _activation(module: Any) -> Activation | None:
     return ACTIVATIONS.get(type(parts["act_fn"]).__name__)
 
 
-def _gated_mlp(module: Any, activation: Activation, hidden: Tensor) -> Tensor:
+def _gated_mlp(module: Any, activation: Activation, ways: Ways, hidden: Tensor) -> Tensor:
     layers = (module.gate_proj, module.up_proj, module.down_proj)
-    if all(type(layer) is nn.Linear and layer.bias is None and not _is_frozen(layer) for layer in layers):
-        return cast(Tensor, _GatedMlp.apply(hidden, *(layer.weight for layer in layers), activation))
+    if all(_is_trained(layer) for layer in layers):
+        weights = (layer.weight for layer in layers)
+        return cast(Tensor, _GatedMlp.apply(hidden, *weights, activation, ways))
     gated = _Gated.apply(module.gate_proj(hidden), module.up_proj(hidden), activation)
     return module.down_proj(gated)
+
+
+def _is_trained(layer: Any) -> bool:
+    return type(layer) is nn.Linear and layer.bias is None and layer.weight.requires_grad
 
 
 class _Gated(torch.autograd.Function):
@@ -203,11 +228,14 @@ class _GatedMlp(torch.autograd.Function):
         up_weight: Tensor,
         down_weight: Tensor,
         activation: Activation,
+        ways: Ways,
     ) -> Tensor:
-        gate, up = F.linear(hidden, gate_weight), F.linear(hidden, up_weight)
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        gate, up = ways.product(flat, gate_weight), ways.product(flat, up_weight)
         ctx.save_for_backward(hidden, gate, up, gate_weight, up_weight, down_weight)
-        ctx.activation = activation
-        return F.linear(activation.forward(gate).mul_(up), down_weight)
+        ctx.activation, ctx.ways = activation, ways
+        out = ways.product(activation.forward(gate).mul_(up), down_weight)
+        return out.view(*hidden.shape[:-1], out.shape[-1])
 
     @staticmethod
     @once_differentiable
@@ -215,127 +243,23 @@ class _GatedMlp(torch.autograd.Function):
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
         hidden, gate, up, gate_weight, up_weight, down_weight = cast(tuple[Tensor, ...], ctx.saved_tensors)
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        gate, up, grad = (x.reshape(-1, x.shape[-1]) for x in (gate, up, grad))
+        flat, grad = (x.reshape(-1, x.shape[-1]) for x in (hidden, grad))
         wants_hidden, wants_gate, wants_up, wants_down = ctx.needs_input_grad[:4]
         activated = ctx.activation.forward(gate)
-        of_down = grad.t() @ (activated * up) if wants_down else None
-        inner = grad @ down_weight
+        ways: Ways = ctx.ways
+        of_down = ways.of_weight(down_weight, grad, activated * up) if wants_down else None
+        inner = ways.product(grad, down_weight.t())
         of_gate = ctx.activation.backward(inner * up, gate)
         of_up = inner.mul_(activated)
         of_hidden = None
         if wants_hidden:
-            of_hidden = torch.mm(of_gate, gate_weight).addmm_(of_up, up_weight).view_as(hidden)
+            of_hidden = ways.product(of_gate, gate_weight.t()).add_(ways.product(of_up, up_weight.t()))
+            of_hidden = of_hidden.view_as(hidden)
         return (
             of_hidden,
-            of_gate.t() @ flat if wants_gate else None,
-            of_up.t() @ flat if wants_up else None,
+            ways.of_weight(gate_weight, of_gate, flat) if wants_gate else None,
+            ways.of_weight(up_weight, of_up, flat) if wants_up else None,
             of_down,
-            None,
-        )
-
-
-# Frozen layers
-
-
-def _is_frozen(layer: nn.Linear) -> bool:
-    return layer.bias is None and not layer.weight.requires_grad
-
-
-def _frozen(product: FrozenProduct, hidden: Tensor) -> Tensor:
-    if product.weight.requires_grad:
-        return F.linear(hidden, product.weight)
-    return cast(Tensor, _Frozen.apply(hidden, product))
-
-
-class _Frozen(torch.autograd.Function):
-    """x W^T, whose gradient is that of x alone."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, product: FrozenProduct) -> Tensor:
-        ctx.product = product
-        return product.forward(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor, None]:
-        of_hidden = ctx.product.backward(grad.reshape(-1, grad.shape[-1]))
-        return of_hidden.view(*grad.shape[:-1], -1), None
-
-
-# Low-rank adapters (arXiv:2106.09685): x W^T + s (x A^T) B^T
-
-
-class _Adapter(NamedTuple):
-    layer: Any
-    name: str
-    base: FrozenProduct
-    """Of the layer below."""
-
-
-def _adapter(module: LoraLinear, frozen: Switch) -> _Adapter | None:
-    """The one plain adapter of a layer without bias; None where there is more to it."""
-    layer: Any = module
-    names = list(module.active_adapters)
-    if len(names) != 1 or list(layer.lora_A) != names or type(module.get_base_layer()) is not nn.Linear:
-        return None
-    [name] = names
-    is_plain = (
-        isinstance(layer.lora_dropout[name], nn.Identity)
-        and layer.get_base_layer().bias is None
-        and layer.lora_A[name].bias is None
-        and layer.lora_B[name].bias is None
-        and not getattr(layer, "lora_variant", {}).get(name)
-    )
-    return _Adapter(layer, name, FrozenProduct(layer.get_base_layer(), frozen)) if is_plain else None
-
-
-def _adapted(adapter: _Adapter, hidden: Tensor) -> Tensor:
-    layer, name, base = adapter
-    down, up = layer.lora_A[name].weight, layer.lora_B[name].weight
-    # A fresh adapter adds nothing, and it is the reference of every run that starts with one.
-    is_idle = not torch.is_grad_enabled() and not bool(up.any())
-    if layer.disable_adapters or layer.merged or is_idle:
-        return _frozen(base, hidden)
-    return cast(Tensor, _Adapted.apply(hidden, base.weight, down, up, float(layer.scaling[name]), base))
-
-
-class _Adapted(torch.autograd.Function):
-    """The frozen layer's product with the adapter's added to it in place."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        base: Tensor,
-        down: Tensor,
-        up: Tensor,
-        scale: float,
-        product: FrozenProduct,
-    ) -> Tensor:
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        narrow = flat @ down.t()
-        ctx.save_for_backward(hidden, narrow, down, up)
-        ctx.scale, ctx.product = scale, product
-        out = product.forward(flat).addmm_(narrow, up.t(), alpha=scale)
-        return out.view(*hidden.shape[:-1], -1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        hidden, narrow, down, up = cast(tuple[Tensor, ...], ctx.saved_tensors)
-        flat, grad = hidden.reshape(-1, hidden.shape[-1]), grad.reshape(-1, grad.shape[-1])
-        wants_hidden, wants_base, wants_down, wants_up = ctx.needs_input_grad[:4]
-        of_narrow = (grad @ up).mul_(ctx.scale)
-        return (
-            ctx.product.backward(grad).addmm_(of_narrow, down).view_as(hidden) if wants_hidden else None,
-            grad.t() @ flat if wants_base else None,
-            of_narrow.t() @ flat if wants_down else None,
-            (grad.t() @ narrow).mul_(ctx.scale) if wants_up else None,
             None,
             None,
         )

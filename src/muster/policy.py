@@ -29,7 +29,7 @@ from muster.cache import DecodeCache
 from muster.devices import moved
 from muster.dist import world_size
 from muster.errors import ConfigError, ModelError
-from muster.frozen import Switch
+from muster.frozen import Ways
 from muster.holding import Holding, Replica
 from muster.lean import slim
 from muster.logprobs import pad_kept, token_stats
@@ -84,9 +84,9 @@ class Policy:
         model.eval()
         self.held: Holding = Replica(model)
         """Where the weights are between passes."""
-        self.frozen = Switch()
-        """Whether weights that aren't trained may be multiplied by copies of them."""
-        slim(base, self.frozen)
+        self.ways = Ways()
+        """How linear layers compute in training; set at start, and kept by checkpoints."""
+        slim(base, self.ways)
         self.plain_because = _share_prompts(base, max_tokens) if pack_prefixes else "packing is switched off"
         """Why prompts aren't shared within a group; None where they are."""
 

@@ -261,6 +261,7 @@ def _note_start(session: Session, numbers: Mapping[str, float | None], store: Ru
         budget_tokens=session.budget.tokens,
         shares_prompts=session.policy.packs,
         products=products(session),
+        trains_by_onednn=session.policy.ways.onednn,
         watched=True,
     )
     shown = ", ".join(

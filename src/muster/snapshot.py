@@ -1,12 +1,13 @@
 """A run between two steps as a checkpoint, and a checkpoint as a run between two steps."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
-from muster import ahead, checkpoint
+from muster import ahead, checkpoint, ways
 from muster.checkpoint import Checkpoint
 from muster.dist import decided_by_first, exchange, world_size
 from muster.engines.local import LocalEngine
@@ -40,7 +41,8 @@ def snapshot(session: Session) -> Checkpoint:
             "budget_tokens": session.budget.tokens,
             "threads": torch.get_num_threads(),
             "products": products(session),
-            "lays_out_frozen": session.policy.frozen.is_on,
+            "lays_out_frozen": session.policy.ways.copies_frozen,
+            "trains_by_onednn": session.policy.ways.onednn,
             "optimizer": optimizer.plain,
             "quantized": session.policy.quantized,
         },
@@ -74,11 +76,12 @@ def agree(session: Session) -> None:
     session.budget.tokens = min(int(str(tokens)) for tokens in exchange(lambda: session.budget.tokens))
 
     def how() -> object:
-        frozen = session.policy.frozen.is_on
-        return {"products": products(session), "frozen": frozen, "threads": torch.get_num_threads()}
+        ways = asdict(session.policy.ways)
+        return {"products": products(session), "ways": ways, "threads": torch.get_num_threads()}
 
     first = cast(dict[str, Any], decided_by_first(how))
-    session.policy.frozen.is_on = bool(first["frozen"])
+    for name, value in first["ways"].items():
+        setattr(session.policy.ways, name, value)
     torch.set_num_threads(int(first["threads"]))
     if isinstance(session.engine, LocalEngine):
         session.engine.choice = restored(first["products"])
@@ -103,7 +106,8 @@ def restore(session: Session, path: Path) -> None:
     session.budget.tokens = _whole(numbers, "budget_tokens")
     # Sums are cut by threads: with another number of them the last bits would differ.
     torch.set_num_threads(_whole(numbers, "threads"))
-    session.policy.frozen.is_on = numbers.get("lays_out_frozen") is True
+    session.policy.ways.copies_frozen = numbers.get("lays_out_frozen") is True
+    session.policy.ways.onednn = ways.restored(numbers.get("trains_by_onednn"))
     state.old = dict(saved.old) if saved.old is not None else None
     if (engine := session.engine) is None:
         return

@@ -68,7 +68,8 @@ def score_in_parts(policy: Policy, batch: Batch, temperature: float, budget: Bud
     """Logprobs and entropies of all rows, without gradient, a micro-batch at a time."""
 
     def score(mine: Batch) -> _Part:
-        cuts = list(micro_batches(mine, budget.tokens, policy.packs, budget.enough))
+        # Without activations to keep, more rows cost no memory to speak of.
+        cuts = list(micro_batches(mine, budget.tokens, policy.packs))
         num_missing = _missing_passes(policy, len(cuts))
         with torch.no_grad():
             parts = [policy.score(mine.select(rows), temperature=temperature) for rows in cuts]
@@ -232,7 +233,9 @@ def _accumulate(
     num_missing = _missing_passes(policy, len(cuts))
     for rows in cuts:
         part = batch.select(rows)
-        value, scores = _pass(policy, part, totals, objective, threshold, clock)
+        # Ranks that divide the weights have hooks that wait for each gradient.
+        with policy.ways.summing(in_place=policy.held.rows is None):
+            value, scores = _pass(policy, part, totals, objective, threshold, clock)
         total += value
         tokens = tokens_of(part, scores)
         stats = sums.merge(

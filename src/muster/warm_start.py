@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from muster import data, pretrained
+from muster import data, pretrained, ways
 from muster.assemble import Say, chosen_optimizer, fitting_budget, make_draw, make_plan, make_rate
 from muster.clock import Clock, Progress
 from muster.config import Config
 from muster.data import EncodedAnswer, encode_answers
 from muster.devices import settling
-from muster.engines.products import linear_layers, should_lay_out
+from muster.engine_setup import measures_products
 from muster.inputs import load_held_out_answers, load_training_answers
 from muster.memory import ENOUGH_ON_CPU
 from muster.optimizer import Rehearsed, make_optimizer, rehearse
@@ -92,9 +92,7 @@ def prepare(config: Config, say: Say) -> Answers:
 def assemble(answers: Answers, policy: Policy, progress: Progress) -> WarmStart:
     """The warm start at its start: step 0, a fresh optimizer."""
     config = answers.config
-    policy.frozen.is_on = policy.quantized is None and should_lay_out(
-        linear_layers(policy.backbone, policy.head)
-    )
+    ways.choose(policy, may_measure=measures_products(config))
     plan = make_plan(config, SFT, answers.num_steps)
     held_out = HeldOutAnswers(items=answers.held_out, every=config.eval.every, at_start=config.eval.at_start)
     return WarmStart(

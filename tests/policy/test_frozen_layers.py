@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import muster.engines.products as products
 from muster.adapters import add_lora
-from muster.engines.products import linear_layers, replaced, should_lay_out
-from muster.frozen import FrozenProduct, Switch, has_onednn
+from muster.engines.products import linear_layers, replaced
+from muster.frozen import Product, Ways, has_onednn
 from muster.lean import slim
 from tiny import tiny_model
 
@@ -38,18 +37,18 @@ def test_copies_of_frozen_weights_give_the_gradients_of_the_weights(targets: lis
     ids = torch.randint(3, 250, (2, 9))
     weights = torch.randn(2, 9, model.config.vocab_size)
     expected = gradients(model, ids, weights)
-    switch = Switch(is_on=True)
-    slim(model, switch)
+    ways = Ways(copies_frozen=True)
+    slim(model, ways)
     found = gradients(model, ids, weights)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.allclose(found[name], value, rtol=1e-3, atol=1e-4 * float(value.abs().max())), name
 
 
-def product_of(weight: Tensor) -> tuple[FrozenProduct, nn.Linear]:
+def product_of(weight: Tensor) -> tuple[Product, nn.Linear]:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     layer.weight = nn.Parameter(weight, requires_grad=False)
-    return FrozenProduct(layer, Switch(is_on=True)), layer
+    return Product(layer, Ways(copies_frozen=True)), layer
 
 
 def test_the_product_and_its_gradient_are_those_worked_out_by_hand():
@@ -84,29 +83,29 @@ def test_a_weight_that_is_trained_is_never_copied():
 
 def test_copies_go_when_they_are_switched_off():
     model = adapted(["q_proj"])
-    switch = Switch(is_on=True)
-    slim(model, switch)
+    ways = Ways(copies_frozen=True)
+    slim(model, ways)
     ids = torch.tensor([[5, 6, 7]])
     held = [value for module in model.modules() for value in products_in(module)]
     with torch.no_grad():
         model(input_ids=ids)
         assert any(product.num_copies for product in held)
-        switch.is_on = False
+        ways.copies_frozen = False
         model(input_ids=ids)
     assert [product.num_copies for product in held] == [0] * len(held)
 
 
-def products_in(module: nn.Module) -> list[FrozenProduct]:
+def products_in(module: nn.Module) -> list[Product]:
     """Those that the module's own forward computes by."""
     forward: Any = vars(module).get("forward")
-    inner = forward.args[1].args if forward is not None else ()
+    inner = getattr(forward.args[1], "args", ()) if forward is not None else ()
     parts = [value for part in inner for value in (part if isinstance(part, tuple) else (part,))]
-    return [value for value in parts if isinstance(value, FrozenProduct)]
+    return [value for value in parts if isinstance(value, Product)]
 
 
 def test_a_model_with_copies_can_be_copied_itself():
     model = adapted(["q_proj"])
-    slim(model, Switch(is_on=True))
+    slim(model, Ways(copies_frozen=True))
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         expected = model(input_ids=ids).logits
@@ -127,15 +126,3 @@ def test_sampling_by_other_products_leaves_the_lean_forwards_in_place(kind: str)
     with replaced(linear_layers(model), kind):
         pass
     assert {name: vars(module).get("forward") for name, module in model.named_modules()} == before
-
-
-def test_frozen_layers_are_laid_out_where_it_pays_and_there_is_room(monkeypatch: pytest.MonkeyPatch):
-    layers = linear_layers(adapted(["q_proj"]))
-    assert not should_lay_out(layers)  # too small to gain
-    monkeypatch.setattr(products, "LARGE", 1)
-    frozen = sum(products.own_weight(layer).nbytes for layer in layers)  # type: ignore[union-attr]
-    monkeypatch.setattr(products, "available_bytes", lambda _: int(2 * frozen / products.SHARE))
-    assert should_lay_out(layers)
-    monkeypatch.setattr(products, "available_bytes", lambda _: int(2 * frozen / products.SHARE) - 8)
-    assert not should_lay_out(layers)
-    assert not should_lay_out(linear_layers(tiny_model("llama")))  # all of it is trained

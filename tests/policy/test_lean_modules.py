@@ -51,24 +51,26 @@ def test_a_lean_model_has_the_same_logits_and_gradients_as_its_own_code(family: 
         assert torch.allclose(found[name], value, rtol=1e-9, atol=1e-10), name
 
 
-def test_every_norm_mlp_and_adapter_of_a_llama_is_known_and_none_twice():
+def test_every_module_of_a_llama_is_known_and_none_twice():
     model = tiny_model("llama")
     layers = model.config.num_hidden_layers
-    assert slim(model) == 3 * layers + 1
+    # Two norms, an MLP and seven linear layers each; the last norm, the head and the embedding.
+    assert slim(model) == 10 * layers + 3
     assert slim(model) == 0
     adapted = add_lora(tiny_model("llama"), rank=2, alpha=4.0, targets=["q_proj", "up_proj"], seed=0)
-    # Beside two adapters, the five layers that are frozen without one, and the head.
-    assert slim(adapted) == (5 + 5) * layers + 2
+    # An adapter counts for its layer, and its two matrices are linear layers too.
+    assert slim(adapted) == (10 + 2 * 2) * layers + 3
 
 
 def test_a_model_in_bfloat16_stays_as_it_is():
     assert slim(tiny_model("llama", dtype=torch.bfloat16)) == 0
 
 
-def test_models_without_such_modules_stay_as_they_are():
+def test_of_other_models_only_what_is_known_is_changed():
     model = tiny_model("gpt2")
-    assert slim(model) == 0
-    assert not any("forward" in vars(module) for module in model.modules())
+    assert slim(model) == 3
+    changed = [name for name, module in model.named_modules() if "forward" in vars(module)]
+    assert changed == ["transformer.wte", "transformer.wpe", "lm_head"]
 
 
 def test_a_module_that_computes_something_else_keeps_its_own_forward():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from muster.engines import products
+from muster import ways
 from muster.engines.products import Choice, restored
 from muster.errors import CheckpointError, ConfigError
 from muster.frozen import has_onednn
@@ -48,16 +48,35 @@ def test_a_resumed_run_samples_by_the_products_of_its_checkpoint(place, tmp_path
 def test_a_resumed_run_trains_by_the_copies_of_its_checkpoint(place, tmp_path, monkeypatch, at_start):  # P1
     """Whether there is room for copies may have changed since."""
     lora = {"model": {"lora": {"rank": 4}}, **SAVING}
-    monkeypatch.setattr(products, "LARGE", 1 if at_start else products.LARGE)
+    monkeypatch.setattr(ways, "LARGE", 1 if at_start else ways.LARGE)
     list(run(config_for(place, tmp_path / "whole", **lora)))
     half = run(config_for(place, tmp_path / "half", **lora))
     assert [next(half).step for _ in range(2)] == [1, 2]
     half.close()
-    monkeypatch.setattr(products, "LARGE", 2**22 if at_start else 1)
+    monkeypatch.setattr(ways, "LARGE", 2**22 if at_start else 1)
     list(run(config_for(place, tmp_path / "half", **lora), resume=True))
     folder = tmp_path / "half" / "toy"
     states = [json.loads(path.read_text()) for path in sorted(folder.glob("checkpoints/*/state.json"))]
     assert [state["lays_out_frozen"] for state in states] == [at_start] * len(states)
+    first, second = _bytes(tmp_path / "whole" / "toy"), _bytes(folder)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+@pytest.mark.skipif(not has_onednn(), reason="this torch was built without oneDNN")
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_resumed_run_trains_by_the_library_of_its_checkpoint(place, tmp_path, monkeypatch, at_start):  # P1
+    """A moment's load may have made the other one seem faster."""
+    monkeypatch.setattr(ways, "should_use_onednn", lambda _: at_start)
+    list(run(config_for(place, tmp_path / "whole", **SAVING)))
+    half = run(config_for(place, tmp_path / "half", **SAVING))
+    assert [next(half).step for _ in range(2)] == [1, 2]
+    half.close()
+    monkeypatch.setattr(ways, "should_use_onednn", lambda _: not at_start)
+    list(run(config_for(place, tmp_path / "half", **SAVING), resume=True))
+    folder = tmp_path / "half" / "toy"
+    starts = [event["trains_by_onednn"] for event in read_events(folder) if event["kind"] == "start"]
+    assert starts == [at_start] * 2
     first, second = _bytes(tmp_path / "whole" / "toy"), _bytes(folder)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []

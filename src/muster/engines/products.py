@@ -8,14 +8,10 @@ measured, on the model's own shapes and row count. All three give the same numbe
 Axes: N rows, I inputs, O outputs.
 """
 
-import hashlib
-import json
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from statistics import median
 from typing import NamedTuple, cast
 
@@ -25,10 +21,9 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from muster.converted import cache_folder
 from muster.errors import CheckpointError
-from muster.files import make_folder, write_atomic
 from muster.frozen import has_onednn, lay_out, multiply
+from muster.measured import recalled
 from muster.memory import available_bytes
 
 Product = Callable[[Tensor], Tensor]
@@ -124,51 +119,20 @@ def kinds_here() -> list[str]:
     return [kind for kind in KINDS if kind != "laid_out" or has_onednn()]
 
 
-def should_lay_out(modules: Iterable[nn.Module]) -> bool:
-    """Whether training gains by copies of the frozen ones of these layers, and has room for two of each."""
-    weights = [weight for module in modules if (weight := own_weight(module)) is not None]
-    frozen = [weight for weight in weights if not weight.requires_grad]
-    if sum(weight.numel() for weight in frozen) < LARGE or not has_onednn():
-        return False
-    if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in frozen):
-        return False
-    return 2 * sum(weight.nbytes for weight in frozen) <= SHARE * available_bytes(torch.device("cpu"))
-
-
 def remembered(weights: Sequence[Tensor], num_rows: int, kinds: Sequence[str]) -> Choice:
-    """What was chosen on this machine before for such weights and rows, else what is measured now.
-
-    Without it a moment's load on the machine could decide, and two runs would differ by rounding. It lies
-    beside the converted models; who removes the file has it measured again.
-    """
+    """What was chosen on this machine before for such weights and rows, else what is measured now."""
     shapes = Counter(tuple(weight.shape) for weight in weights)
-    about = {
-        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "rows": num_rows,
-        "kinds": list(kinds),
-        "shapes": sorted([*shape, count] for shape, count in shapes.items()),
-    }
-    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-    file = cache_folder() / f"products-{digest}.json"
-    # A file that can't be read or written costs measuring anew, as on the first run.
-    with suppress(OSError, ValueError, KeyError, TypeError, CheckpointError):
-        return restored(json.loads(file.read_text(encoding="utf-8"))["products"])
-    choice = decide(measure(weights, num_rows, kinds))
-    with suppress(OSError):
-        make_folder(file.parent)
-        write_atomic(file, json.dumps({"products": choice._asdict(), **about}, indent=1).encode())
-    return choice
-
-
-def _processor() -> str:
-    """The processor's name, where the system tells it."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return recalled(
+        "products",
+        {
+            "rows": num_rows,
+            "kinds": list(kinds),
+            "shapes": sorted([*shape, count] for shape, count in shapes.items()),
+        },
+        lambda: decide(measure(weights, num_rows, kinds)),
+        to_plain=Choice._asdict,
+        from_plain=restored,
+    )
 
 
 def restored(values: object) -> Choice:

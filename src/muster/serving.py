@@ -1,44 +1,30 @@
 """A vLLM server for a run: its command line and environment, and the process while it runs.
 
-vLLM lives in an environment of its own, whose Python is named. What the run needs of it is set here:
-its lengths and precision, logprobs after temperature, adapters that come and go, calls that replace weights.
+vLLM lives in an environment of its own, whose Python is named. What a run needs of any vLLM is in
+`vllm_needs`; here are the calls that replace weights, the key, and where it answers.
 """
 
 import contextlib
-import hashlib
-import json
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 import torch
-from torch import nn
-from transformers import AutoConfig
 
-from muster import pretrained
 from muster.config import Config
-from muster.converted import cache_folder
 from muster.engines.wire import FaultError, RefusedError, Wire
 from muster.errors import ConfigError, EngineError
-from muster.files import staged, write_by
-from muster.quiet import quiet
+from muster.vllm_needs import CPU_CACHE_GIB, Say, Setting, model_for, rank_of, settings_for
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Adapter ranks that vLLM 0.32 makes room for."""
 MODULE = "vllm.entrypoints.openai.api_server"
 """What starts a server in every build: the command `vllm` looks for a package of that very name."""
-MIN_LOGPROBS = 20
 POLL_S, HEALTH_S, END_S = 0.5, 2.0, 20.0
-CPU_CACHE_GIB = "1"
-"""Keys and values on a CPU, unless the environment says otherwise: enough for small models."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +59,19 @@ class Command:
     url: str
 
 
-def rank_of(config: Config) -> int | None:
-    """The rank of the adapter that a configuration trains; None where it trains all weights."""
-    if config.model.lora is not None:
-        return config.model.lora.rank
-    if config.model.adapter is None:
-        return None
-    file = Path(config.model.adapter).expanduser() / "adapter_config.json"
-    try:
-        return int(json.loads(file.read_bytes())["r"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"model.adapter: the rank can't be read from {file}: {error}") from error
+def serving_of(config: Config, *, python: Path, port: int, host: str) -> Serving:
+    """What a run of this configuration samples on."""
+    return Serving(
+        python=python,
+        model=config.model.path,
+        dtype=config.model.dtype,
+        max_tokens=config.model.max_tokens,
+        rank=rank_of(config),
+        top_k=config.sampling.top_k,
+        seed=config.run.seed,
+        port=port,
+        host=host,
+    )
 
 
 def command_of(serving: Serving, say: Say) -> Command:
@@ -94,20 +82,18 @@ def command_of(serving: Serving, say: Say) -> Command:
             "that vLLM is installed in, such as vllm-env/bin/python."
         )
     has_gpu = torch.cuda.is_available()
-    model = pretrained.resolve(serving.model, say)
-    if serving.rank is None and not has_gpu:
-        model = with_head_of_its_own(model, say)
+    model = model_for(serving.model, serving.rank, say, has_gpu=has_gpu)
     arguments = [str(serving.python.expanduser()), "-m", MODULE, "--model", model]
-    arguments += ["--host", serving.host, "--port", str(serving.port)]
-    arguments += ["--dtype", serving.dtype, "--max-model-len", str(serving.max_tokens)]
-    arguments += ["--seed", str(serving.seed), "--generation-config", "vllm"]
-    arguments += ["--logprobs-mode", "processed_logprobs"]
-    arguments += ["--max-logprobs", str(max(MIN_LOGPROBS, serving.top_k)), "--enable-scale-out"]
-    if serving.rank is not None:
-        arguments += ["--enable-lora", "--max-lora-rank", str(_room_for(serving.rank))]
-        arguments += ["--max-loras", "1", "--max-cpu-loras", "2"]
-    if not has_gpu:
-        arguments += ["--enforce-eager"]
+    arguments += ["--host", serving.host, "--port", str(serving.port), "--enable-scale-out"]
+    settings = settings_for(
+        dtype=serving.dtype,
+        max_tokens=serving.max_tokens,
+        rank=serving.rank,
+        top_k=serving.top_k,
+        seed=serving.seed,
+        has_gpu=has_gpu,
+    )
+    arguments += [word for name, value in settings.items() for word in _flag(name, value)]
     return Command(
         arguments=(*arguments, *serving.more),
         environment=_environment(serving, has_gpu=has_gpu),
@@ -115,10 +101,10 @@ def command_of(serving: Serving, say: Say) -> Command:
     )
 
 
-def _room_for(rank: int) -> int:
-    if rank > RANKS[-1]:
-        raise ConfigError(f"model.lora.rank is {rank}, and vLLM takes adapters up to rank {RANKS[-1]}.")
-    return next(room for room in RANKS if room >= rank)
+def _flag(name: str, value: Setting) -> list[str]:
+    """A setting as the command line takes it; what is on is a flag alone."""
+    flag = f"--{name.replace('_', '-')}"
+    return [flag] if value is True else [flag, str(value)]
 
 
 def _environment(serving: Serving, *, has_gpu: bool) -> dict[str, str]:
@@ -129,45 +115,12 @@ def _environment(serving: Serving, *, has_gpu: bool) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
     }
     if not has_gpu and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = CPU_CACHE_GIB
+        environment["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_CACHE_GIB)
     if serving.key_env is not None:
         if not (key := os.environ.get(serving.key_env, "").strip()):
             raise ConfigError(f"--key-env names {serving.key_env}, which is not set in the environment.")
         environment["VLLM_API_KEY"] = key
     return environment
-
-
-def with_head_of_its_own(model: str, say: Say) -> str:
-    """A copy of a model whose head is its embedding, as two tensors; the model itself where it isn't.
-
-    vLLM 0.32 on a CPU keeps a packed copy of a head, and a reload doesn't reach the one of a tied head: it
-    would say logprobs by old weights. A head of its own is reloaded as any layer is.
-    """
-    with quiet():
-        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-    if not config.get_text_config().tie_word_embeddings:
-        return model
-    folder = cache_folder() / f"untied-{_fingerprint(model)}"
-    if not folder.is_dir():
-        say(f"copying {Path(model).name} once, with a head of its own, to {folder}")
-        loaded = pretrained.load_model(model, dtype=torch.float32, say=say)
-        head = loaded.get_output_embeddings()
-        assert isinstance(head, nn.Linear)
-        head.weight = nn.Parameter(head.weight.detach().clone())
-        loaded.config.tie_word_embeddings = False
-        tokenizer = pretrained.load_tokenizer(model, say)
-        with staged(folder) as staging, quiet():
-            write_by(loaded.save_pretrained, staging)
-            write_by(tokenizer.save_pretrained, staging)
-    return str(folder)
-
-
-def _fingerprint(model: str) -> str:
-    """Names a model by its place and, of a folder, by the sizes and times of its files."""
-    place = Path(model)
-    files = [*sorted(place.glob("*.safetensors*")), place / "config.json"] if place.is_dir() else []
-    told = [model, *(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)]
-    return hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def serve(command: Command, say: Say) -> int:

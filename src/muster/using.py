@@ -18,10 +18,9 @@ from muster import assemble, checkpoint, hub, pretrained
 from muster.clock import Clock
 from muster.config import Config, ModelConfig, load
 from muster.data import encode_prompts
-from muster.engine_setup import engine_options, in_turn
+from muster.engine_setup import engine_options, in_turn, is_vllm
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
-from muster.engines.vllm import VllmEngine
 from muster.episodes import without_end
 from muster.errors import CheckpointError, ConfigError
 from muster.export import Gguf, Proof, export_model, form_of, model_card
@@ -76,10 +75,12 @@ def evaluate(
         policy = load_policy(place, tokenizer, seed=config.run.seed, say=told.say)
         clock = Clock(told.progress)
         sampling = assemble.make_sampling(config, policy)
-        collector = assemble.make_collector(config, policy, grader, 0, clock, scene)
+        # vLLM in this process loads the model that is measured.
+        measured = config.model_copy(update={"model": place.model})
+        collector = assemble.make_collector(measured, policy, grader, 0, clock, scene)
         with closing(collector.engine):
-            if isinstance(collector.engine, VllmEngine):
-                # Servers may hold anything: what they say is held against this policy first.
+            if is_vllm(collector.engine):
+                # A server may hold anything: what vLLM says is held against this policy first.
                 self_check(
                     policy,
                     collector.engine,

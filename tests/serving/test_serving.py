@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from muster.cli import main
 from muster.config import to_toml
 from muster.errors import ConfigError, EngineError
-from muster.serving import Command, Serving, command_of, serve, with_head_of_its_own
+from muster.serving import Command, Serving, command_of, serve
+from muster.vllm_needs import with_head_of_its_own
 from tiny import save_tiny_model
 from toy_run import toy_config
 

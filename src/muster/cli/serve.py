@@ -80,22 +80,11 @@ def _serving(
     host: str,
 ) -> "Serving":
     from muster.config import load
-    from muster.serving import Serving, rank_of
+    from muster.serving import Serving, serving_of
 
     if file is None:
         return Serving(python=python, model=str(model), rank=rank, port=port, host=host)
-    config = load(file, settings)
-    return Serving(
-        python=python,
-        model=config.model.path,
-        dtype=config.model.dtype,
-        max_tokens=config.model.max_tokens,
-        rank=rank_of(config),
-        top_k=config.sampling.top_k,
-        seed=config.run.seed,
-        port=port,
-        host=host,
-    )
+    return serving_of(load(file, settings), python=python, port=port, host=host)
 
 
 def _print(command: "Command", *, as_json: bool) -> None:

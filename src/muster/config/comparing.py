@@ -32,8 +32,8 @@ HARMLESS = frozenset(
 # A reward that broke a run is mended before the run goes on. What it scored before stays as it is.
 _MAY_BE_EDITED = frozenset({"reward.use"})
 _LENGTH = frozenset({"run.steps", "run.epochs"})
-# Where servers are, and how long they are waited for: a run may go on with others.
-_SERVERS = frozenset({"engine.options"})
+# Where servers are, and what memory vLLM takes: a run may go on with others.
+_OF_VLLM = frozenset({"engine.options"})
 
 
 class Changed(NamedTuple):
@@ -75,7 +75,7 @@ def compare(
     longer or shorter where its learning rate does not depend on its length.
     """
     harmless = HARMLESS | (_LENGTH if _is_length_free(old) and _is_length_free(new) else frozenset())
-    harmless |= _SERVERS if old.engine.kind == new.engine.kind == "vllm" else frozenset()
+    harmless |= _OF_VLLM if old.engine.kind == new.engine.kind != "local" else frozenset()
     olds, news = leaves(old), leaves(new)
     changing: list[str] = []
     rest: list[str] = []

@@ -224,8 +224,8 @@ class OptimConfig(Section):
 class EngineConfig(Section):
     """What samples."""
 
-    kind: Literal["local", "vllm"] = "local"
-    """`local` samples in this process, on the training weights themselves; `vllm` on servers over HTTP."""
+    kind: Literal["local", "vllm", "vllm_inside"] = "local"
+    """`local` and `vllm_inside` sample in this process, the latter with vLLM; `vllm` on servers over HTTP."""
     ahead: Count = 0
     """Steps that sampling runs ahead of the update, beside it, on weights as much older; 0 takes turns."""
     max_mismatch: Annotated[float, Gt(0)] = 0.05

@@ -1,24 +1,23 @@
-"""What a vLLM server is asked for, and completions from what it answers: each number looked at.
+"""Completions from what vLLM answers, on servers and in this process: each number looked at.
 
-The endpoint is vLLM's own for tokens in and tokens out, `/inference/v1/generate`: no text is made or read
-on the way. Checked with vLLM 0.32.
+The endpoint of a server is vLLM's own for tokens in and tokens out, `/inference/v1/generate`: no text is made
+or read on the way. Checked with vLLM 0.32.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
+from muster.engines.asking import Ask, settings_of
 from muster.engines.base import Sampling
-from muster.engines.sampler import seed_of
 from muster.engines.wire import FaultError
-from muster.records import Completion, FinishReason, Prompt
+from muster.records import Completion, FinishReason
 
 GENERATE = "/inference/v1/generate"
 LOADING = "muster-loading"
-"""What a server says it holds while its weights are being replaced: half of them never pass for either."""
+"""What vLLM says it holds while its weights are being replaced: half of them never pass for either."""
 FLOOR = -9990.0
-"""vLLM writes -9999 for what has no probability, and for what is not a number."""
+"""A vLLM server writes -9999 for what has no probability, and for what is not a number."""
 
 
 class BadAnswerError(FaultError):
@@ -34,18 +33,6 @@ class LoadingError(FaultError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """Some completions of one prompt: a group may be cut over several servers."""
-
-    prompt: Prompt
-    place: int
-    """Of the prompt in the call."""
-    start: int
-    """Index in the group of the first completion."""
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Label:
     """By what weights an answer has to be."""
 
@@ -55,49 +42,12 @@ class Label:
     is_adapter: bool
 
 
-def cut(prompts: Sequence[Prompt], group_size: int, num_servers: int) -> list[Ask]:
-    """One request a group, or as many parts of it as it takes to keep every server busy.
-
-    A completion is the same however its group is cut: its seed follows from its index in the group.
-    """
-    num_parts = min(group_size, -(-num_servers // len(prompts)))
-    bounds = [group_size * part // num_parts for part in range(num_parts + 1)]
-    return [
-        Ask(prompt=prompt, place=place, start=start, count=end - start)
-        for place, prompt in enumerate(prompts)
-        for start, end in pairwise(bounds)
-    ]
-
-
 def body_of(ask: Ask, sampling: Sampling, label: Label) -> dict[str, object]:
-    """The request; every setting is given, so that no default of the server's wins.
-
-    `ignore_eos` is always set: what ends a completion is in `stop_token_ids` then, and nothing else does.
-    vLLM gives the completion of index i the seed plus i.
-    """
-    stops = [] if sampling.ignore_eos else sorted(sampling.stop_ids)
-    texts = [] if sampling.ignore_eos else list(sampling.stop_strings)
-    settings: dict[str, object] = {
-        "n": ask.count,
-        "seed": seed_of(ask.prompt.stream) + ask.start,
-        "max_tokens": sampling.max_tokens,
-        "min_tokens": 0,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "stop_token_ids": stops,
-        "stop": texts,
-        "ignore_eos": True,
-        "skip_special_tokens": False,
-        "detokenize": bool(texts),
-        # Of the sampled token alone or, under top-k, of all that it left: that is how the kept set is known.
-        "logprobs": sampling.top_k,
+    """The request to a server."""
+    body: dict[str, object] = {
+        "token_ids": list(ask.prompt.ids),
+        "sampling_params": settings_of(ask, sampling),
     }
-    body: dict[str, object] = {"token_ids": list(ask.prompt.ids), "sampling_params": settings}
     return {**body, "model": label.name} if label.is_adapter else body
 
 
@@ -125,7 +75,7 @@ def _completion(choice: Mapping[str, object], sampling: Sampling, label: Label) 
     entries = _entries(choice.get("logprobs"), ids)
     logprobs = tuple(_logprob(entry.get("logprob"), "logprob") for entry in entries)
     if sampling.temperature == 0:
-        # The likeliest token was certain; what the server says is of the distribution before.
+        # The likeliest token was certain; what vLLM says is of the distribution before.
         logprobs = (0.0,) * len(ids)
     return Completion(
         ids=ids,
@@ -154,7 +104,7 @@ def _entries(logprobs: object, ids: tuple[int, ...]) -> list[Mapping[str, object
 
 def _logprob(value: object, what: str) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value) or value < FLOOR:
-        raise BadAnswerError(f"a {what} is {_start(value)}: the server's weights are broken, or its numbers")
+        raise BadAnswerError(f"a {what} is {_start(value)}: the sampler's weights are broken, or its numbers")
     return float(value)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from muster.errors import ConfigError
@@ -72,7 +72,21 @@ class VllmOptions(_Options):
     """How long a run waits while no server answers, before it is saved and stops."""
 
 
-Kind = TypeVar("Kind", LocalOptions, VllmOptions)
+class InsideOptions(_Options):
+    """Of vLLM in the process of the run."""
+
+    memory_share: Annotated[float, Gt(0), Lt(1)] | None = None
+    """Share of the GPU's memory that vLLM takes, its weights included; without it, 0.3. On a CPU, the share
+    of the machine's that keys and values take; without it, 1 GiB."""
+    sleep: bool = True
+    """On a GPU, vLLM gives its memory back while the trainer computes."""
+    max_rows: Annotated[int, Ge(1)] = 128
+    """Rollouts that are sampled side by side."""
+    enforce_eager: bool = False
+    """On a GPU, compute without CUDA graphs: a quicker start and less memory, slower sampling."""
+
+
+Kind = TypeVar("Kind", LocalOptions, VllmOptions, InsideOptions)
 
 
 def read_options(kind: type[Kind], table: Mapping[str, object]) -> Kind:

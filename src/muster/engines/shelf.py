@@ -1,4 +1,4 @@
-"""Weights on their way to a server: a folder per load, in a place that both see."""
+"""Weights on their way to what samples: a folder per load, in a place that both see."""
 
 import secrets
 import tempfile
@@ -58,17 +58,21 @@ class Shelf:
         self.load: Load | None = None
         """The newest."""
 
+    def label(self, policy: Servable, version: int) -> Label:
+        """What the weights of that version are called, whether they are written or not."""
+        is_adapter = isinstance(policy.model, PeftModel)
+        return Label(name=f"muster-{self._token}-{version}", version=version, is_adapter=is_adapter)
+
     def put(self, policy: Servable, weights: Mapping[str, Tensor], version: int) -> Load:
         """Writes these weights, which are the newest then."""
-        is_adapter = isinstance(policy.model, PeftModel)
-        label = Label(name=f"muster-{self._token}-{version}", version=version, is_adapter=is_adapter)
+        label = self.label(policy, version)
         folder = self._folder() / label.name
         needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
         need_room(folder.parent, needed)
         save = cast(Callable[[Path], object], policy.model.save_pretrained)
         with staged(folder) as staging, policy.using(weights), quiet():
             write_by(save, staging, needed)
-            if head := _head_of_its_own(policy.model):
+            if head := head_of_its_own(policy.model):
                 write_by(partial(save_file, head), staging / "head.safetensors", needed)
         self.load = Load(label, folder)
         return self.load
@@ -92,10 +96,10 @@ class Shelf:
         return self._place
 
 
-def _head_of_its_own(model: PreTrainedModel | PeftModel) -> dict[str, Tensor]:
+def head_of_its_own(model: PreTrainedModel | PeftModel) -> dict[str, Tensor]:
     """By name, the head of a model without an adapter that is its embedding; empty otherwise, and on a GPU.
 
-    Servers on a CPU are given a head of its own (`muster.serving.with_head_of_its_own`), which transformers
+    vLLM on a CPU is given a head of its own (`muster.vllm_needs.with_head_of_its_own`), which transformers
     does not write for such a model.
     """
     if isinstance(model, PeftModel) or torch.cuda.is_available():

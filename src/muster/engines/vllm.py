@@ -7,19 +7,20 @@ server where there is one: the seed travels with it. Checked with vLLM 0.32.
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
 from muster.dist import is_first, rank, world_size
-from muster.engines.answers import Ask, LoadingError, body_of, cut, read
+from muster.engines.answers import LoadingError, body_of, read
+from muster.engines.asking import Ask, Groups, cut, sampled_by
 from muster.engines.base import Sampling
 from muster.engines.options import VllmOptions
 from muster.engines.publishing import publish
 from muster.engines.servers import START_IT, Fleet, Server
 from muster.engines.shelf import Load, Servable, Shelf
 from muster.engines.wire import FaultError, RefusedError, Wire
-from muster.errors import ConfigError, EngineError, EngineLostError
+from muster.errors import EngineError, EngineLostError
 from muster.records import Completion, Prompt
 
 MAX_TRIES = 6
@@ -28,16 +29,6 @@ MAX_TRIES = 6
 
 def _ignore(done: int, total: int) -> None:
     """Progress that nobody asked for."""
-
-
-def refuse_unknown_sets(*, top_k: int, top_p: float, min_p: float) -> None:
-    """Refuses truncated sampling whose kept sets the servers don't report, and which training needs."""
-    if not top_k and (top_p < 1 or min_p > 0):
-        raise ConfigError(
-            f"sampling.top_p is {top_p} and sampling.min_p {min_p}, and engine.kind is 'vllm', whose servers "
-            "say what these left to choose from only among the top-k. Set sampling.top_k too, say 20, or "
-            "leave both out."
-        )
 
 
 class VllmEngine:
@@ -68,7 +59,7 @@ class VllmEngine:
         )
         self._max_threads = max_requests * len(options.urls)
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> Groups:
         """`group_size` completions for each prompt, in order, all by the newest weights.
 
         Raises EngineLostError where no server answers, and EngineError with what a server refused.
@@ -101,21 +92,9 @@ class VllmEngine:
         if is_first():
             self._shelf.drop(load)
 
-    def sample(self, load: Load, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+    def sample(self, load: Load, prompts: Sequence[Prompt], sampling: Sampling) -> Groups:
         """As `generate`, by weights that were written before."""
-        if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
-            raise EngineError(
-                f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
-                "prompts with the model's first special token."
-            )
-        refuse_unknown_sets(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p)
-        if not prompts:
-            return []
-        if sampling.temperature > 0:
-            return self._ask_all(prompts, sampling, load)
-        # The likeliest tokens are the same each time, and vLLM gives them once only.
-        once = self._ask_all(prompts, replace(sampling, group_size=1), load)
-        return [group * sampling.group_size for group in once]
+        return sampled_by(partial(self._ask_all, load), prompts, sampling)
 
     def close(self) -> None:
         """Takes back what it wrote and loaded; a call that is under way fails."""
@@ -127,7 +106,7 @@ class VllmEngine:
             server.close()
         self._shelf.clear()
 
-    def _ask_all(self, prompts: Sequence[Prompt], sampling: Sampling, load: Load) -> list[list[Completion]]:
+    def _ask_all(self, load: Load, prompts: Sequence[Prompt], sampling: Sampling) -> Groups:
         asks = cut(prompts, sampling.group_size, len(self._fleet.servers))
         total = len(prompts) * sampling.group_size * sampling.max_tokens
         groups: list[list[Completion | None]] = [[None] * sampling.group_size for _ in prompts]

@@ -39,6 +39,11 @@ def work_of(config: Config, say: Say) -> Work:
             "data.environment has turns whose number and length only a run shows, and --devices counts one "
             "answer to a prompt. Leave --devices out."
         )
+    if config.engine.kind == "vllm_inside":
+        raise ConfigError(
+            "engine.kind is 'vllm_inside', and --devices counts sampling on the training weights, or on "
+            'servers with devices of their own. Leave it out, or set engine.kind = "local" or "vllm".'
+        )
     algo, sampling, options = config.algo, config.sampling, engine_options(config)
     tokenizer = pretrained.load_tokenizer(config.model.path, say)
     lengths = [len(item.ids) for item in encode(config, tokenizer, load_training(config), say)]

@@ -13,6 +13,7 @@ from muster.assemble import Materials, assemble, load_policy, prepare
 from muster.config import Config
 from muster.engine_setup import in_turn
 from muster.engines.local import LocalEngine
+from muster.engines.vllm_inside import VllmInside
 from muster.errors import ConfigError
 from muster.findings import Finding, Seen, Setup, find, in_order, look
 from muster.loop import setup_of
@@ -97,7 +98,7 @@ def _measure(
 ) -> Measured:
     """The groups and the update."""
     engine = run.collector.engine
-    max_rows = engine.max_rows if isinstance(engine, LocalEngine) else 128
+    max_rows = engine.max_rows if isinstance(engine, LocalEngine | VllmInside) else 128
     per_step = run.plan.prompts_per_step
     num_eval = run.evaluation.sampling.group_size * len(run.evaluation.items) if run.evaluation else 0
     sampled = sample_groups(

@@ -124,6 +124,12 @@ def test_the_guides_script_becomes_the_run_it_describes(tmp_path):
     assert all(f"# - {line}" in found.toml for line in found.report)
 
 
+def test_vllm_beside_a_base_in_few_bits_is_told_and_left_out(tmp_path):
+    found = of_script(tmp_path, GUIDE.replace("report_to=", "use_vllm=True, report_to="))
+    assert found.config.engine.kind == "local"
+    assert any("use_vllm=True): vLLM would sample on the base in full" in line for line in found.report)
+
+
 def test_the_defaults_of_trl_are_written_out():
     values = tomllib.loads(of_args().toml)
     assert values["sampling"] == {"prompts_per_step": 1, "group_size": 8, "max_tokens": 512}
@@ -227,6 +233,21 @@ def test_a_loss_of_trl_is_the_same_choices_here(arguments, expected):
         ({"bf16": True}, "model", {"dtype": "bfloat16"}),
         ({"top_k": 20, "min_p": 0.1}, "sampling", {"top_k": 20, "min_p": 0.1}),
         ({"chat_template_kwargs": {"a": False}}, "data", {"chat_template_kwargs": {"a": False}}),
+        (
+            {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5, "vllm_enable_sleep_mode": True},
+            "engine",
+            {"kind": "vllm_inside", "options": {"memory_share": 0.5, "sleep": True}},
+        ),
+        (
+            {"use_vllm": True},
+            "engine",
+            {"kind": "vllm_inside", "options": {"memory_share": 0.3, "sleep": False}},
+        ),
+        (
+            {"use_vllm": True, "vllm_mode": "server", "vllm_server_port": 8001},
+            "engine",
+            {"kind": "vllm", "options": {"urls": ["http://127.0.0.1:8001"], "patience_s": 240.0}},
+        ),
         (
             {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "num_generations": 4},
             "sampling",

@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 from muster.fromtrl.draft import Arguments, Draft
 from muster.fromtrl.reading import Found, Unread
+from muster.fromtrl.sampler import sampler
 
 OPTIMIZERS = {
     "adamw_torch": "adamw",
@@ -47,6 +48,7 @@ def from_grpo(draft: Draft, args: Arguments) -> None:
     _length(draft, args, per_step)
     _precision(draft, args)
     _trackers(draft, args)
+    sampler(draft, args)
 
 
 def _trackers(draft: Draft, args: Arguments) -> None:
@@ -151,8 +153,6 @@ def _correction(draft: Draft, args: Arguments) -> None:
     mode = str(args.get("vllm_importance_sampling_mode", "sequence_mask"))
     cap = args.number("vllm_importance_sampling_clip_max", args.number("vllm_importance_sampling_cap", 3.0))
     low = args.number("vllm_importance_sampling_clip_min", 0.0)
-    if uses:
-        draft.tell("GRPOConfig(use_vllm=True): this run samples in its own process; see engine.kind")
     if not (uses and corrects):
         draft.set("algo.correction", "none", "TRL has one for vLLM only")
         return

@@ -23,7 +23,19 @@ DEFAULTS: Mapping[str, object] = {
 }
 """Values that say nothing where they are given: TRL's own."""
 
-TABLES = ("model", "model.lora", "data", "reward", "sampling", "algo", "optim", "eval", "run")
+TABLES = (
+    "model",
+    "model.lora",
+    "data",
+    "reward",
+    "sampling",
+    "algo",
+    "optim",
+    "engine",
+    "engine.options",
+    "eval",
+    "run",
+)
 
 
 class Converted(NamedTuple):

@@ -14,6 +14,8 @@ from muster.batch import Batch, Row, collate, count_totals
 from muster.clock import Clock, unwatched
 from muster.config import Config, from_mapping
 from muster.engines.base import Sampling
+from muster.engines.local import LocalEngine
+from muster.engines.sampler import Decodes, Rollouts
 from muster.policy import Policy
 from muster.records import Completion, Prompt, StreamKey
 from muster.runstate import Run
@@ -89,6 +91,50 @@ def sample(
     lengths = {len(completion.ids) for group in groups for completion in group}
     assert lengths == {tokens}, f"completions have {lengths} tokens instead of {tokens}"
     return groups
+
+
+class _OfLengths(Rollouts):
+    """Rollouts that each end at a length of their own, as if the model had drawn its end token there."""
+
+    def __init__(
+        self,
+        keys: Sequence[tuple[Sequence[int], int]],
+        sampling: Sampling,
+        tokenizer: Decodes,
+        lengths: Sequence[int],
+    ) -> None:
+        super().__init__(keys, sampling, tokenizer)
+        self.lengths = lengths
+
+    def is_done(self, rollout: int) -> bool:
+        """At its length."""
+        return len(self.ids[rollout]) >= self.lengths[rollout]
+
+
+def sample_to(
+    run: Run, prompts: Sequence[Prompt], each: int, lengths: Sequence[int], *, max_rows: int
+) -> list[Completion]:
+    """`each` completions of every prompt, of exactly the prompt's length, so many rows side by side.
+
+    By the run's own engine and its own loop: all that is put in its place is when a row is done. Raises
+    AssertionError where a completion has another length.
+    """
+    engine = run.collector.engine
+    assert isinstance(engine, LocalEngine), "another engine samples elsewhere"
+    sampling = Sampling(group_size=each, max_tokens=max(lengths), ignore_eos=True)
+    keys = [(prompt.stream, index) for prompt in prompts for index in range(each)]
+    limits = [length for length in lengths for _ in range(each)]
+    rollouts = _OfLengths(keys, sampling, engine.policy.tokenizer, limits)
+    ids, seats = [prompt.ids for prompt in prompts], min(max_rows, len(keys))
+    # The engine's own loop: no other caller needs rows that end at a given length.
+    with (
+        engine._weights_at_hand(),  # pyright: ignore[reportPrivateUsage]
+        engine._decoder(ids, sampling, seats) as decoder,  # pyright: ignore[reportPrivateUsage]
+    ):
+        engine._sample(rollouts, decoder, len(keys))  # pyright: ignore[reportPrivateUsage]
+    completions = rollouts.completions(engine.version)
+    assert [len(completion.ids) for completion in completions] == limits
+    return completions
 
 
 def batch_of(prompts: Sequence[Prompt], groups: Sequence[Sequence[Completion]]) -> Batch:

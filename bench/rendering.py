@@ -250,6 +250,41 @@ def _vllm(data: Data) -> str:
     return "## Sampling against vLLM's CPU build\n\n" + table(HEAD, rows)
 
 
+def _batching(data: Data) -> str:
+    rows, settings = [], []
+    for case in data["cases"].values():
+        title, rates = _batching_title(case), case["tokens_per_s"]
+        ours = f"{shown(figure(rates['muster']))} tokens/s"
+        for name, text in (("paged", "continuous batching"), ("generate", "`generate`")):
+            theirs = f"{text} {shown(figure(rates[name]))} tokens/s"
+            rows.append((title, ours, theirs, f"{shown(ratio(rates['muster'], rates[name]))} times as fast"))
+        pages = f"{case['pages']:,}"
+        off = f"{rounded(case['difference'], 2)} nats"
+        settings.append((title, f"`{case['attention']}`", str(case["paged_at_once"]), pages, off))
+    return "\n\n".join(
+        (
+            "## Sampling against transformers' continuous batching",
+            f"Prompts of {data['prompt_tokens']} tokens, computed in the time; tokens that were asked "
+            "for, a second, all three in turn in one process. Where lengths are uneven, `generate` waits for "
+            "the longest row of a batch; the other two let rows join as others end.",
+            table(HEAD, rows),
+            f"Continuous batching with pages of {data['page_tokens']} tokens and at most "
+            f"{data['batch_tokens']} tokens a forward, logprobs on, a prompt computed once for its rows; its "
+            "attention and its rows at once are what a short trial of the case found fastest. The last "
+            "column is by how much logprobs of one of its rows differ at most from those of the model's "
+            "plain forward.",
+            table(("case", "attention", "rows at once", "pages", "logprobs"), settings),
+        )
+    )
+
+
+def _batching_title(case: Data) -> str:
+    shortest, longest = case["lengths"]
+    tokens = f"{longest} tokens" if shortest == longest else f"{shortest} to {longest} tokens"
+    title = f"{case['rows']} rows of {case['num_prompts']} prompts, {tokens}"
+    return title if case["at_once"] == case["rows"] else f"{title}, {case['at_once']} at once"
+
+
 def _target(data: Data) -> str:
     sides = data["sides"]
     names = {"muster": "Muster", "trl": "TRL"}
@@ -341,6 +376,7 @@ SECTIONS: dict[str, Callable[[Data], str]] = {
     "target": _target,
     "sampling": _sampling,
     "vllm": _vllm,
+    "batching": _batching,
     "update": _update,
     "start": _start,
     "curves": _curves,

@@ -22,7 +22,7 @@ from rendering import write_report
 
 PARTS = ("gradient", "update", "sampling", "start", "curves", "profile", "steps", "target")
 """What `all` measures, in this order: short ones first."""
-CHOICES = (*PARTS, "memory", "footprint", "vllm", "report", "all")
+CHOICES = (*PARTS, "memory", "footprint", "vllm", "batching", "report", "all")
 GOING_ON = ("steps", "footprint")
 """Parts that measure what their result lacks."""
 EMBEDDED = "smollm2-135m-instruct"

@@ -125,7 +125,7 @@ def exact_prompts(tokenizer: PreTrainedTokenizerBase, count: int, tokens: int) -
     Words of the demo's data, filled up with digits. Raises ValueError where that many tokens can't be
     hit: fewer than the chat template needs, or a tokenizer that joins digits.
     """
-    words = " ".join(read_prompts(TRAIN_DATA)[:64]).split()
+    words = " ".join(read_prompts(TRAIN_DATA)[:128]).split()
     return [_exact(words[37 * number :], tokenizer, tokens) for number in range(count)]
 
 

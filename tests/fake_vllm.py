@@ -71,6 +71,11 @@ class FakeVllm:
         self.takes_adapters = True
         self.lacks: set[str] = set()
         """Paths that it doesn't know."""
+        self.dies_at: set[str] = set()
+        """Paths at whose next call the engine behind the calls dies."""
+        self.dies_silently = False
+        """That call is not answered before the server is stopped."""
+        self._stopped = threading.Event()
         self.calls: list[str] = []
         """The paths that were asked for, in order."""
         self.bodies: list[Json] = []
@@ -87,6 +92,8 @@ class FakeVllm:
     def start(self) -> None:
         """Answers, at the weights of the start, whatever was loaded before."""
         self.policy = self._make_policy()
+        self.is_dead = False
+        self._stopped.clear()
         self.version = "default"
         self.adapters: dict[str, dict[str, torch.Tensor]] = {}
         self._server = Listening(self._port, self)
@@ -95,6 +102,7 @@ class FakeVllm:
 
     def stop(self) -> None:
         """Refuses connections from now on, and breaks off those that there are."""
+        self._stopped.set()
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -103,6 +111,12 @@ class FakeVllm:
 
     def answer(self, path: str, body: Json) -> Reply:
         self.calls.append(path)
+        if path in self.dies_at:
+            self.dies_at, self.is_dead = set(), True
+            if self.dies_silently:
+                self._stopped.wait(30)
+        if self.is_dead:
+            return Reply(503, None) if path == "/health" else FAULTY["500"]
         known: dict[str, Callable[[Json], Reply]] = {
             "/health": lambda _: Reply(200, None),
             "/v1/load_lora_adapter": self._load_adapter,

@@ -5,6 +5,7 @@ vLLM lives in an environment of its own, whose Python is named. What a run needs
 """
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -18,13 +19,14 @@ from types import FrameType
 import torch
 
 from muster.config import Config
+from muster.engines.servers import is_dead
 from muster.engines.wire import FaultError, RefusedError, Wire
 from muster.errors import ConfigError, EngineError
 from muster.vllm_needs import CPU_CACHE_GIB, Say, Setting, model_for, rank_of, settings_for
 
 MODULE = "vllm.entrypoints.openai.api_server"
 """What starts a server in every build: the command `vllm` looks for a package of that very name."""
-POLL_S, HEALTH_S, END_S = 0.5, 2.0, 20.0
+POLL_S, HEALTH_S, WATCH_S, END_S = 0.5, 2.0, 15.0, 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,8 @@ def _environment(serving: Serving, *, has_gpu: bool) -> dict[str, str]:
 def serve(command: Command, say: Say) -> int:
     """Runs the server until it ends or a signal ends it; 0, or what says by which signal.
 
-    Raises EngineError where it ends by itself before it answers, or with an error.
+    Raises EngineError where it ends by itself before it answers, or with an error, and where its engine is
+    gone and it stays.
     """
     host, port = command.url.removeprefix("http://").rsplit(":", 1)
     _refuse_taken(host, int(port))
@@ -140,11 +143,13 @@ def serve(command: Command, say: Say) -> int:
             _wait_until_it_answers(child, command.url, received)
             if child.poll() is None and not received:
                 say(f"ready: {command.url}")
-            code = child.wait()
+            code = _wait_for_its_end(child, command.url, received)
     finally:
         _end(child)
     if received:
         return 128 + received[0]
+    if code is None:
+        raise EngineError("vLLM's engine died, and its server stayed. What it wrote above says why.")
     if code:
         raise EngineError(f"vLLM ended with exit code {code}. What it wrote above says why.")
     return 0
@@ -188,6 +193,28 @@ def _wait_until_it_answers(child: "subprocess.Popen[bytes]", url: str, received:
                 time.sleep(POLL_S)
             else:
                 return
+    finally:
+        wire.close()
+
+
+def _wait_for_its_end(child: "subprocess.Popen[bytes]", url: str, received: list[int]) -> int | None:
+    """Its exit code; None where it was killed: it should have ended, by a signal or since its engine is gone.
+
+    A vLLM whose engine died while it took weights waits for the answer, and would never end by itself.
+    """
+    wire = Wire(url)
+    looks_at, ends_at = time.monotonic() + WATCH_S, math.inf
+    try:
+        while (code := child.poll()) is None and (now := time.monotonic()) < ends_at:
+            is_due = now >= looks_at
+            if ends_at == math.inf and (received or (is_due and is_dead(wire))):
+                ends_at = now + END_S
+            looks_at = now + WATCH_S if is_due else looks_at
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(POLL_S)
+        if code is None:
+            _signal(child, signal.SIGKILL)
+        return code
     finally:
         wire.close()
 

@@ -21,6 +21,7 @@ def _short_pauses(monkeypatch):
     """Pauses of a hundredth: a unit of time, not a behaviour."""
     monkeypatch.setattr(servers, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(servers, "MAX_PAUSE_S", 0.05)
+    monkeypatch.setattr(servers, "WATCH_S", 0.05)
 
 
 PASSING = ["die", "half", "500", "nan", "nothing", "short", "missing", "fewer", "abort", "stale"]
@@ -117,6 +118,25 @@ def test_others_take_the_share_of_a_server_that_dies_and_it_returns_with_the_wei
         assert gap(policy_of(engine), prompts(6), groups) < 1e-4
         assert one.bodies
         assert {done.version for done in flat(groups)} == {2}
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+@pytest.mark.parametrize("make_policy", POLICIES.values(), ids=POLICIES)
+def test_a_server_whose_engine_dies_while_it_takes_weights_is_left_until_it_is_back(make_policy, is_silent):
+    with served(make_policy, count=2) as (engine, [one, other]):
+        engine.generate(prompts(), sampling())
+        one.dies_at, one.dies_silently = {"/collective_rpc", "/v1/load_lora_adapter"}, is_silent
+        moved(policy_of(engine))
+        engine.load_weights(policy_of(engine).trainable(), 1)
+        groups = engine.generate(prompts(), sampling())
+        assert gap(policy_of(engine), prompts(), groups) < 1e-4
+        assert one.is_dead
+        one.stop()
+        other.stop()
+        one.start()
+        groups = engine.generate(prompts(), sampling())
+        assert gap(policy_of(engine), prompts(), groups) < 1e-4
+        assert {done.version for done in flat(groups)} == {1}
 
 
 def test_a_server_that_is_slow_is_left_for_another():

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from muster import serving
 from muster.cli import main
 from muster.config import to_toml
 from muster.errors import ConfigError, EngineError
@@ -167,6 +168,37 @@ def test_a_signal_ends_the_server_with_its_children(tmp_path, number, code):
     while any(map(is_running, left)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_running, left))
+
+
+STAYING = """
+import http.server, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+answers = iter([200])
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(next(answers, int(sys.argv[2])))
+        self.send_header("Content-Length", "0"); self.end_headers()
+    def log_message(self, *args): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_server_that_does_not_end_when_it_is_told_to_is_killed(monkeypatch):
+    monkeypatch.setattr(serving, "END_S", 0.2)
+    port = free_port()
+
+    def say(text):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    assert serve(script(STAYING, str(port), "200", port=port), say) == 143
+
+
+def test_a_server_whose_engine_is_gone_and_that_stays_is_ended(monkeypatch):
+    monkeypatch.setattr(serving, "END_S", 0.2)
+    monkeypatch.setattr(serving, "WATCH_S", 0.2)
+    port = free_port()
+    with pytest.raises(EngineError, match="engine died, and its server stayed"):
+        serve(script(STAYING, str(port), "503", port=port), unsaid)
 
 
 def test_a_server_that_ends_by_itself_is_told(capfd):

@@ -2,21 +2,33 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 from muster.engines.answers import GENERATE, LOADING
 from muster.engines.shelf import Load
-from muster.engines.wire import FaultError, RefusedError, Wire
+from muster.engines.wire import FaultError, GoneError, RefusedError, Wire
 from muster.errors import EngineError, EngineLostError
 
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 15.0
 """Between two tries of a server that is down; each pause is twice the one before."""
 HEALTH_S = 10.0
+WATCH_S = 5.0
+"""Between two looks at a server that is taking weights."""
 _NUM_RESETS = 20
 _RESET_PAUSE_S = 0.1
 
 START_IT = "Start it with `muster engine serve`, which sets what vLLM needs for that."
+
+
+def is_dead(wire: Wire) -> bool:
+    """Nobody listens any more, or the engine behind the calls is gone; a server that is slow is not dead."""
+    try:
+        wire.call("GET", "/health", timeout_s=HEALTH_S)
+    except EngineError as error:
+        return isinstance(error, GoneError) or getattr(error, "status", None) == 503
+    return False
 
 
 class Server:
@@ -58,7 +70,8 @@ class Server:
             before, self.held = self.held, None
             try:
                 self._wire.call("GET", "/health", timeout_s=HEALTH_S)
-                self._take_over(load, before)
+                with self._watched():
+                    self._take_over(load, before)
             except EngineError:
                 self._num_failed += 1
                 raise
@@ -81,10 +94,33 @@ class Server:
             else:
                 self._load_weights(load)
         except (RefusedError, FaultError) as error:
-            # A rank that is too large, say, comes as an internal error; to ask again would not help.
-            if isinstance(error, FaultError) and error.status != 500:
+            # A rank that is too large, say, comes as an internal error; to ask again would not help. The
+            # death of the engine behind the calls does too: then the server is no longer well.
+            if isinstance(error, FaultError) and (error.status != 500 or is_dead(self._wire)):
                 raise
             raise EngineError(_why_refused(error, load)) from None
+
+    @contextmanager
+    def _watched(self) -> Generator[None]:
+        """Breaks off what waits for the server once it is dead.
+
+        vLLM 0.32 never answers a load whose engine dies in the middle, and does not end before it has.
+        """
+        is_done = threading.Event()
+
+        def watch() -> None:
+            while not is_done.wait(WATCH_S):
+                if is_dead(self._wire):
+                    self._wire.close()
+                    return
+
+        watcher = threading.Thread(target=watch, name="vllm-watch", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            watcher.join()
 
     def _load_adapter(self, load: Load, before: str | None) -> None:
         body = {"lora_name": load.label.name, "lora_path": str(load.folder)}

@@ -33,6 +33,10 @@ class FaultError(EngineError):
         self.status = status
 
 
+class GoneError(FaultError):
+    """Nobody is there: the connection was refused."""
+
+
 class RefusedError(EngineError):
     """The server understood and said no; asking again would be answered alike."""
 
@@ -65,7 +69,8 @@ class Wire:
         try:
             status, raw = self._exchange(method, path, body, deadline)
         except (OSError, http.client.HTTPException) as error:
-            raise FaultError(f"{self.url} {_said(error)} ({method} {path})") from None
+            kind = GoneError if isinstance(error, ConnectionRefusedError) else FaultError
+            raise kind(f"{self.url} {_said(error)} ({method} {path})") from None
         if status in _BUSY:
             raise FaultError(
                 f"{self.url} answered {method} {path} with HTTP {status}: {self._start(raw)}", status
@@ -136,8 +141,11 @@ class Wire:
             self._busy.discard(connection)
             if is_kept:
                 self._free.append((connection, time.monotonic()))
-        if not is_kept:
-            connection.close()
+                return
+            # Where one broke off the others have as well: each would fail a call of its own.
+            useless, self._free = [connection, *(kept for kept, _ in self._free)], []
+        for one in useless:
+            one.close()
 
     def _parsed(self, raw: bytes, path: str) -> object:
         if not raw.strip():

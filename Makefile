@@ -18,7 +18,7 @@ help:
 	@echo "make format   format and fix what can be fixed"
 	@echo "make bench    measure against TRL, in an environment of its own (about an hour; see docs/benchmarks.md)"
 	@echo "make vllm     an environment for what needs vLLM: a part of the bench, and test-vllm"
-	@echo "make test-vllm  train a few steps with a real vLLM, on a server and in one process (about seven minutes)"
+	@echo "make test-vllm  train a few steps with a real vLLM, on servers and in one process (about ten minutes)"
 	@echo "make clean    remove .venv and caches; runs/ stays"
 
 demo: $(READY)

@@ -1,21 +1,17 @@
 """The environments of one process, by episode; whatever a user's code does becomes an answer or a failure."""
 
 import json
-import random
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from hashlib import blake2b
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any, NamedTuple
 
 from muster.envs.base import Environment, as_messages, as_opening, limits_of
 from muster.envs.loading import refuse_incomplete
 from muster.envs.tools import Tool, answer, calls_in, tools_of
+from muster.rewards.calling import reason_of
 from muster.rewards.numbers import as_number
-
-_MAX_REASON = 400
+from muster.rewards.pool.working import seed_generators
 
 Answer = dict[str, Any]
 """Plain values, as they cross to another process and back; `failure` where there is no answer."""
@@ -90,24 +86,9 @@ def parts_of(given: object) -> dict[str, float]:
     return {name: number for name, number in numbers.items() if number is not None}
 
 
-def reason_of(error: BaseException) -> str:
-    """What the exception says, and where in the user's code it came from."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # an exception's own words may fail, too
-        text = type(error).__name__
-    text = text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
-    last: Sequence[Any] = extract_tb(error.__traceback__)[-1:]
-    return f"raised {text}" + "".join(f" ({Path(one.filename).name}, line {one.lineno})" for one in last)
-
-
 def seed(name: str) -> None:
     """Seeds what draws from global generators by the order's name.
 
     An environment that draws does the same whatever ran before in its process, and whichever process it is.
     """
-    number = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
-    random.seed(number)
-    # numpy is seeded where an environment has it; it isn't worth its import where none has.
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed(number % 2**32)
+    seed_generators(blake2b(name.encode(), digest_size=8).digest())

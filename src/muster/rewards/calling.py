@@ -288,9 +288,11 @@ def timed_out(limit_s: float) -> Failure:
 
 
 def _failure(error: BaseException) -> Failure:
+    return Failure(str(error) if isinstance(error, NotANumberError) else reason_of(error))
+
+
+def reason_of(error: BaseException) -> str:
     """What the exception says, and where in the user's code it came from."""
-    if isinstance(error, NotANumberError):
-        return Failure(str(error))
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # an exception's own words may fail, too
@@ -298,4 +300,4 @@ def _failure(error: BaseException) -> Failure:
     text = text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "..."
     last = extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in last)
-    return Failure(f"raised {text}{where}")
+    return f"raised {text}{where}"

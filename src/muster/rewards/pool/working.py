@@ -1,6 +1,6 @@
 """What a worker does: reads calls from its line, runs the reward, answers; until the line is closed.
 
-The reward shares the process with this loop and may do to it what it likes: what it leaves behind is
+What a user wrote shares the process with this loop and may do to it what it likes: what it leaves behind is
 put back after each call where the next one would meet it, and the run's process watches the clock.
 """
 
@@ -9,7 +9,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
@@ -24,17 +24,22 @@ from muster.rewards.reward import Origin, Reward
 
 def work(line: socket.socket, rewards: Mapping[str, Reward]) -> None:
     """Answers calls until the line is closed; `rewards` are those that were there before the fork."""
+    known = dict(rewards)
+    obey(line, lambda message: _answer(message, known))
+
+
+def obey(line: socket.socket, answer: Callable[[dict[str, Any]], str]) -> None:
+    """Answers each message until the line is closed, by what runs code of a user."""
     me = os.getpid()
     home = Home()
-    known = dict(rewards)
     with line, line.makefile("rb") as incoming:
         for message in incoming:
-            answer = _answer(loads(message), known)
+            text = answer(loads(message))
             if os.getpid() != me:
-                # A child that the reward forked and that came back from it: not ours to answer.
+                # A child that the code forked and that came back from it: not ours to answer.
                 os._exit(1)
             try:
-                line.sendall(answer.encode("utf-8") + b"\n")
+                line.sendall(text.encode("utf-8") + b"\n")
             except OSError:
                 os._exit(LINE_LOST)
             home.restore()
@@ -123,8 +128,13 @@ def _seed(reward: Reward, requests: Sequence[GradingRequest], step: int) -> None
     digest = blake2b(f"{reward.name}\0{step}".encode(), digest_size=8)
     for request in requests[:1]:
         digest.update(f"\0{request.sample.id}\0{request.text}".encode("utf-8", "surrogatepass"))
-    seed = int.from_bytes(digest.digest(), "big")
+    seed_generators(digest.digest())
+
+
+def seed_generators(digest: bytes) -> None:
+    """Seeds the generators that a process has one of each."""
+    seed = int.from_bytes(digest, "big")
     random.seed(seed)
-    # numpy is seeded where the reward has it; it isn't worth its import where it has not.
+    # numpy is seeded where it is loaded; it isn't worth its import where it is not.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed(seed % 2**32)

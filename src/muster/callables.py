@@ -39,6 +39,11 @@ def load_object(spec: str) -> object:
     return found
 
 
+def digest_of(path: Path) -> str:
+    """By which a file that was edited since is known."""
+    return blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
 def _from_module(spec: str, name: str) -> ModuleType:
     """The imported module; a module of the working directory is found as `python -m` would find it."""
     here = str(Path.cwd())

@@ -1,11 +1,10 @@
 """Environments by name."""
 
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from muster.callables import load_object
+from muster.callables import digest_of, load_object
 from muster.envs.calculator import Calculator
 from muster.envs.guessing_game import GuessingGame
 from muster.envs.trl import TrlEnvironment, is_trl
@@ -44,7 +43,7 @@ def named(spec: str) -> Named:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"data.environment is {spec!r}: there is no file {place!r}.")
-    return Named(f"{path}{colon}{name}", _digest(path))
+    return Named(f"{path}{colon}{name}", digest_of(path))
 
 
 def load(name: Named) -> Callable[[], object]:
@@ -55,7 +54,7 @@ def load(name: Named) -> Callable[[], object]:
     if name.spec in BUILTINS:
         return BUILTINS[name.spec]
     place = name.spec.rpartition(":")[0]
-    if name.digest is not None and _digest(Path(place)) != name.digest:
+    if name.digest is not None and digest_of(Path(place)) != name.digest:
         raise ConfigError(f"{place} was changed while the run was on. Put it back, or resume the run.")
     found = load_object(name.spec)
     if not callable(found):
@@ -74,7 +73,3 @@ def refuse_incomplete(environment: object, spec: str) -> None:
         raise ConfigError(
             f"the environment {spec!r} has no {' and no '.join(missing)}; it needs {', '.join(METHODS)}."
         )
-
-
-def _digest(path: Path) -> str:
-    return blake2b(path.read_bytes(), digest_size=16).hexdigest()

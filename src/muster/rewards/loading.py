@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,7 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from muster.callables import FORMS, load_callable
+from muster.callables import FORMS, digest_of, load_callable
 from muster.errors import ConfigError, RewardError
 from muster.nearest import did_you_mean
 from muster.rewards.conventions import SUPPLIED, Convention, Signature, read_signature
@@ -63,10 +62,10 @@ def load_named(name: str, origin: Origin) -> Reward:
 
     A file that was edited since is refused: half of a run's scores would come from each version.
     """
-    if origin.digest is not None and _digest(origin.spec) != origin.digest:
+    place = origin.spec.rpartition(":")[0]
+    if origin.digest is not None and digest_of(Path(place)) != origin.digest:
         raise ConfigError(
-            f"{origin.spec.rpartition(':')[0]} was changed while the run was on. "
-            "Put it back, or stop the run and resume it."
+            f"{place} was changed while the run was on. Put it back, or stop the run and resume it."
         )
     return _reward(name, _function(origin.spec), origin.options, origin.convention)
 
@@ -78,12 +77,9 @@ def _origin(use: Use, options: Mapping[str, object], convention: Convention | No
     if not place.endswith(".py"):
         return Origin(spec=use, options=options, convention=convention)
     # The other process may stand elsewhere.
-    spec = f"{Path(place).expanduser().resolve()}{colon}{name}"
-    return Origin(spec=spec, options=options, convention=convention, digest=_digest(spec))
-
-
-def _digest(spec: str) -> str:
-    return blake2b(Path(spec.rpartition(":")[0]).read_bytes(), digest_size=16).hexdigest()
+    path = Path(place).expanduser().resolve()
+    spec = f"{path}{colon}{name}"
+    return Origin(spec=spec, options=options, convention=convention, digest=digest_of(path))
 
 
 def _function(use: Use) -> Function:

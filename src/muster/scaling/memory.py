@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from muster.scaling.facts import Model, Work
 from muster.scaling.layouts import Layout
@@ -92,11 +93,24 @@ def memory_of(model: Model, work: Work, rates: Rates, layout: Layout) -> Memory:
     )
 
 
+class Share(NamedTuple):
+    """What a rank computes of an update."""
+
+    prompts: int
+    """One each, or one a rollout where they aren't shared."""
+    rollouts: int
+
+
+def largest_share(model: Model, work: Work, layout: Layout) -> Share:
+    """That of the slowest rank, which is waited for."""
+    rollouts = math.ceil(work.rollouts / layout.ranks)
+    return Share(math.ceil(work.prompts / layout.ranks) if model.shares_prompts else rollouts, rollouts)
+
+
 def _most_tokens(model: Model, work: Work, layout: Layout) -> int:
     """Of a rank's share of an update, every completion at its limit."""
-    rows = math.ceil(work.rollouts / layout.ranks)
-    prompts = math.ceil(work.prompts / layout.ranks) if model.shares_prompts else rows
-    return prompts * work.longest_prompt + rows * work.max_tokens
+    share = largest_share(model, work, layout)
+    return share.prompts * work.longest_prompt + share.rollouts * work.max_tokens
 
 
 def _cache(model: Model, work: Work, prompts: int, rows: int, token_bytes: int) -> int:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from muster.scaling.facts import Model, Work
 from muster.scaling.layouts import Layout
-from muster.scaling.memory import memory_of
+from muster.scaling.memory import largest_share, memory_of
 from muster.scaling.paces import Paces
 from muster.scaling.rates import Rates
 
@@ -91,9 +91,8 @@ def _sampling(work: Work, rates: Rates, paces: Paces, layout: Layout) -> list[Pa
 
 def _trained_tokens(model: Model, work: Work, rates: Rates, layout: Layout) -> float:
     """Of the largest share of an update: a rank computes the prompts of what it has."""
-    rows = math.ceil(work.rollouts / layout.ranks)
-    prompts = math.ceil(work.prompts / layout.ranks) if model.shares_prompts else rows
-    return prompts * work.prompt_tokens + rows * rates.completion
+    share = largest_share(model, work, layout)
+    return share.prompts * work.prompt_tokens + share.rollouts * rates.completion
 
 
 def _update(model: Model, work: Work, rates: Rates, paces: Paces, layout: Layout) -> list[Part]:

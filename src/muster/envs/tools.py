@@ -25,13 +25,8 @@ _KINDS: Mapping[type, str] = {
     NoneType: "null",
 }
 _PYTHON: Mapping[str, type | tuple[type, ...]] = {
-    "string": str,
-    "boolean": bool,
-    "integer": int,
+    **{word: kind for kind, word in _KINDS.items()},
     "number": (int, float),
-    "array": list,
-    "object": dict,
-    "null": NoneType,
 }
 
 

@@ -1,9 +1,8 @@
 """Sampling beside the rest of a run: what is asked for waits in line, and is done on a thread of its own."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -39,6 +38,14 @@ class Apart(Protocol):
         ...
 
 
+class _Held(NamedTuple):
+    """Weights that are, or may be, sampled by."""
+
+    load: Load
+    orders: "list[Future[Groups]]"
+    """Those given by them."""
+
+
 class Queued:
     """An engine that takes orders while it works: each is carried out by the weights of when it was given.
 
@@ -53,10 +60,8 @@ class Queued:
         """Seconds of sampling that nobody waited for."""
         self._own = own
         self._line = ThreadPoolExecutor(1, thread_name_prefix="ahead")
-        self._loads: list[Load] = []
-        """Those that are, or may be, sampled by; the newest last."""
-        self._waiting: Counter[str] = Counter()
-        """Orders that are not done, by the name of their weights."""
+        self._held: list[_Held] = []
+        """The newest last."""
         self._lost: EngineLostError | None = None
         tell = apart.progress
         # Beside an update it is the update whose progress is shown.
@@ -64,11 +69,12 @@ class Queued:
 
     def submit(self, prompts: Sequence[Prompt], sampling: Sampling) -> "Future[Groups]":
         """The completions to come, by the weights of now; `wait` waits for them."""
-        if not self._loads:
+        if not self._held:
             self.load_weights(self._own(), 0)
-        load = self._loads[-1]
-        self._waiting[load.label.name] += 1
-        return self._line.submit(self._work, load, prompts, sampling)
+        newest = self._held[-1]
+        order = self._line.submit(self._work, newest.load, prompts, sampling)
+        newest.orders.append(order)
+        return order
 
     def wait(self, sampled: "Future[Groups]") -> Groups:
         """The completions; raises what sampling them raised."""
@@ -81,13 +87,13 @@ class Queued:
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """What is asked for from now on is sampled by these weights; a version names its weights."""
-        if self._loads and self._loads[-1].label.version == version:
+        if self._held and self._held[-1].load.label.version == version:
             return
         # First, so that no more copies lie beside each other than steps are ahead, and one.
-        for load in [load for load in self._loads if not self._waiting[load.label.name]]:
-            self._loads.remove(load)
-            self.apart.drop(load)
-        self._loads.append(self.apart.put(weights, version))
+        for done in [one for one in self._held if all(order.done() for order in one.orders)]:
+            self._held.remove(done)
+            self.apart.drop(done.load)
+        self._held.append(_Held(self.apart.put(weights, version), []))
 
     def close(self) -> None:
         """Gives up what is being sampled, and all that waits."""
@@ -105,5 +111,3 @@ class Queued:
         except EngineLostError as error:
             self._lost = error
             raise
-        finally:
-            self._waiting[load.label.name] -= 1

@@ -1,6 +1,7 @@
-"""The device that a process computes on: which it is, what it is called, and tensors on their way to it."""
+"""The device that a process computes on: its name, its precision, and tensors on their way to it."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -17,6 +18,11 @@ def name_of(device: torch.device) -> str:
         return f"{torch.cuda.get_device_name(device)} ({device})"
     threads = torch.get_num_threads()
     return f"CPU, {threads} {'thread' if threads == 1 else 'threads'}"
+
+
+def computing_in(dtype: torch.dtype | None, device: torch.device) -> "torch.autocast | nullcontext[None]":
+    """Computes in a lower precision, weights staying as they are; None: in that of the weights."""
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:

@@ -26,7 +26,7 @@ from muster.attention import (
 )
 from muster.batch import Batch, pack, pad
 from muster.cache import DecodeCache
-from muster.devices import moved
+from muster.devices import computing_in, moved
 from muster.dist import world_size
 from muster.errors import ConfigError, ModelError
 from muster.frozen import Ways
@@ -194,9 +194,7 @@ class Policy:
 
     def precision(self) -> "torch.autocast | nullcontext[None]":
         """Computes in the lower precision that the run asked for, weights staying as they are."""
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.autocast)
+        return computing_in(self.autocast, self.device)
 
 
 def unshared_because(base: PreTrainedModel, max_tokens: int) -> str | None:

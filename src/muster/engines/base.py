@@ -33,6 +33,10 @@ class Sampling:
     """Sample exactly `max_tokens` tokens: no stop is looked for."""
 
 
+def untold(done: int, total: int) -> None:
+    """Progress, in tokens, that nobody asked for."""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Samples completions; holds the weights of one version at a time."""

@@ -7,12 +7,13 @@ Axes: R rows (one rollout each), V vocabulary.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from muster.engines.base import Sampling
+from muster.devices import computing_in
+from muster.engines.base import Sampling, untold
 from muster.engines.decoding import Decodable, Decoder, PlainDecoder, SharedPrefixDecoder
 from muster.engines.fused import FusedBackbone, is_known
 from muster.engines.products import Choice, choose, linear_layers, replaced
@@ -28,17 +29,6 @@ TEXTS = ("The river rose in the night, and by morning", "Two and three make")
 """What they are compared on. On odd sequences of tokens any two ways to compute differ by rounding alone."""
 
 
-def _ignore(done: int, total: int) -> None:
-    """Progress that nobody asked for."""
-
-
-def _precision(policy: Decodable) -> "torch.autocast | nullcontext[None]":
-    """The run's lower precision, entered once a call: weights are cast once, not at every token."""
-    if policy.autocast is None:
-        return nullcontext()
-    return torch.autocast(policy.device.type, dtype=policy.autocast)
-
-
 class LocalEngine:
     """Samples with a policy in this process, at most `max_rows` rollouts at a time.
 
@@ -51,7 +41,7 @@ class LocalEngine:
         policy: Decodable,
         *,
         max_rows: int = 64,
-        progress: Callable[[int, int], None] = _ignore,
+        progress: Callable[[int, int], None] = untold,
         choice: Choice | None = None,
     ) -> None:
         self.policy = policy
@@ -132,7 +122,8 @@ class LocalEngine:
         policy, kind = self.policy, self.choice.of(sampling.max_tokens)
         is_fused = policy.packs and self.choice.is_fused
         swapped = linear_layers(policy.head) if is_fused else linear_layers(policy.backbone, policy.head)
-        with replaced(swapped, kind), _precision(policy):
+        # Entered once a call, so that weights are cast once, not at every token.
+        with replaced(swapped, kind), computing_in(policy.autocast, policy.device):
             if not policy.packs:
                 yield PlainDecoder(policy, prompts, sampling, seats)
                 return

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import muster
 from muster.engines.answers import Label
-from muster.engines.base import Sampling
+from muster.engines.base import Sampling, untold
 from muster.engines.plain import as_groups, plain_prompt, plain_sampling
 from muster.engines.products import Choice, restored
 from muster.engines.shelf import Load
@@ -47,10 +47,6 @@ class Started(NamedTuple):
     """What it writes as errors."""
 
 
-def _ignore(done: int, total: int) -> None:
-    """Progress that nobody asked for."""
-
-
 class SamplerProcess:
     """The process that samples; `start` says how it is started."""
 
@@ -59,7 +55,7 @@ class SamplerProcess:
         begin: Mapping[str, object],
         *,
         room: int,
-        progress: Callable[[int, int], None] = _ignore,
+        progress: Callable[[int, int], None] = untold,
         start: Callable[[], Started] | None = None,
     ) -> None:
         """`begin` says what to sample with; `room` is what the weights that may lie ready take, in bytes.

@@ -14,7 +14,7 @@ from torch import Tensor
 from muster.dist import is_first, rank, world_size
 from muster.engines.answers import LoadingError, body_of, read
 from muster.engines.asking import Ask, Groups, cut, sampled_by
-from muster.engines.base import Sampling
+from muster.engines.base import Sampling, untold
 from muster.engines.options import VllmOptions
 from muster.engines.publishing import publish
 from muster.engines.servers import START_IT, Fleet, Server
@@ -27,8 +27,6 @@ MAX_TRIES = 6
 """Of one request, by servers that had taken its weights."""
 
 
-def _ignore(done: int, total: int) -> None:
-    """Progress that nobody asked for."""
 
 
 class VllmEngine:
@@ -40,7 +38,7 @@ class VllmEngine:
         options: VllmOptions,
         *,
         key: str | None = None,
-        progress: Callable[[int, int], None] = _ignore,
+        progress: Callable[[int, int], None] = untold,
     ) -> None:
         """`key` is the servers' API key."""
         self.policy = policy

@@ -15,16 +15,12 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from muster.engines.answers import LOADING, Label, read
 from muster.engines.asking import Groups, cut, sampled_by, settings_of
-from muster.engines.base import Sampling
+from muster.engines.base import Sampling, untold
 from muster.engines.shelf import Servable, Shelf, head_of_its_own
 from muster.engines.vllm_core import Core, Request
 from muster.engines.wire import FaultError
 from muster.errors import EngineError
 from muster.records import Prompt
-
-
-def _ignore(done: int, total: int) -> None:
-    """Progress that nobody asked for."""
 
 
 class _Wanted(NamedTuple):
@@ -51,7 +47,7 @@ class VllmInside:
         *,
         sleeps: bool,
         max_rows: int = 128,
-        progress: Callable[[int, int], None] = _ignore,
+        progress: Callable[[int, int], None] = untold,
     ) -> None:
         self.policy = policy
         self.max_rows = max_rows

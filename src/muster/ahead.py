@@ -117,18 +117,21 @@ def restore(run: Run, saved: Mapping[str, Any] | None) -> None:
 def _sent(run: Run, step: int, indices: Sequence[int]) -> Flight:
     """A flight that begins now."""
     state = run.state
-    prompts = [
-        Prompt(ids=run.items[index].ids, key=StreamKey(run.plan.seed, step, slot, 0))
-        for slot, index in enumerate(indices)
-    ]
     return Flight(
         step=step,
         indices=tuple(indices),
         synced=state.step,
         version=state.version,
         weights=_copied(run),
-        sampled=_queued(run).submit(prompts, run.sampling),
+        sampled=_queued(run).submit(_prompts(run, step, indices), run.sampling),
     )
+
+
+def _prompts(run: Run, step: int, indices: Sequence[int]) -> list[Prompt]:
+    return [
+        Prompt(ids=run.items[index].ids, key=StreamKey(run.plan.seed, step, slot, 0))
+        for slot, index in enumerate(indices)
+    ]
 
 
 def _copied(run: Run) -> Weights:
@@ -159,15 +162,16 @@ def _landed_or_lost(run: Run, flight: Flight) -> Flight:
 
 def _unscored(run: Run, flight: Flight, completions: Groups) -> list[Group]:
     """The completions as the proof takes them."""
+    prompts = _prompts(run, flight.step, flight.indices)
     return [
         Group(
-            id=f"{flight.step}-{slot}-0",
+            id=prompt.key.group_id,
             sample=run.items[index].sample,
-            prompt=Prompt(ids=run.items[index].ids, key=StreamKey(run.plan.seed, flight.step, slot, 0)),
+            prompt=prompt,
             prompt_text=run.items[index].text,
             rollouts=tuple(Rollout(completion=c, text="", score=Score(value=None)) for c in members),
         )
-        for slot, (index, members) in enumerate(zip(flight.indices, completions, strict=True))
+        for index, prompt, members in zip(flight.indices, prompts, completions, strict=True)
     ]
 
 

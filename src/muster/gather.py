@@ -101,7 +101,7 @@ class Collector:
             rollouts = self._graded(items, members, clock, told)
         return [
             Group(
-                id=f"{prompt.key.step}-{prompt.key.slot}-{prompt.key.attempt}",
+                id=prompt.key.group_id,
                 sample=item.sample,
                 prompt=prompt,
                 prompt_text=item.text,

@@ -32,6 +32,11 @@ class StreamKey(NamedTuple):
     attempt: int
     """0 at first; counts up where dynamic sampling draws the slot again."""
 
+    @property
+    def group_id(self) -> str:
+        """Id of the prompt's group, unique in its run."""
+        return f"{self.step}-{self.slot}-{self.attempt}"
+
 
 class Branch(NamedTuple):
     """Which rollout of a group goes on, and in which turn: the rest of its random stream's name."""
@@ -195,7 +200,7 @@ class Group:
     """The rollouts of one prompt."""
 
     id: str
-    """Unique in the run: step, slot and attempt."""
+    """The `group_id` of its prompt's key."""
     sample: Sample
     prompt: Prompt
     prompt_text: str

@@ -198,11 +198,12 @@ def groups_of(
         completion = _completion(answer, _row(scores.logprobs, slot, answer), version)
         ids = without_end(answer.answer_ids, run.end_ids)
         text = str(run.policy.tokenizer.decode(ids))
+        key = StreamKey(run.plan.seed, step, slot, 0)
         found.append(
             Group(
-                id=f"{step}-{slot}-0",
+                id=key.group_id,
                 sample=answer.sample,
-                prompt=Prompt(ids=answer.ids, key=StreamKey(run.plan.seed, step, slot, 0)),
+                prompt=Prompt(ids=answer.ids, key=key),
                 prompt_text=answer.text,
                 rollouts=(Rollout(completion=completion, text=text, score=Score(value=None)),),
             )

@@ -108,7 +108,7 @@ def _texts(checkpoint: Checkpoint) -> dict[str, bytes]:
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Size of the file that holds the tensors, at most."""
     names = sum(len(name) + _HEADER_BYTES for name in tensors)
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + names
+    return sum(tensor.nbytes for tensor in tensors.values()) + names
 
 
 def _write(folder: Path, step: int, checkpoint: Checkpoint) -> None:

@@ -207,7 +207,7 @@ def _sampler_process(
     apart = options.threads or max(1, num_threads // 2)
     if policy.device.type == "cpu":
         torch.set_num_threads(max(1, num_threads - apart))
-    weights = sum(param.numel() * param.element_size() for _, param in policy.trainable())
+    weights = sum(param.nbytes for _, param in policy.trainable())
     process = SamplerProcess(
         {
             "model": config.model.model_dump_json(),

@@ -155,7 +155,7 @@ def quantize(model: PreTrainedModel, kind: str, device: torch.device) -> str:
         stored = KINDS[kind](module.weight.detach().to(device, torch.float32))
         bias = None if module.bias is None else module.bias.detach().to(device, torch.float32)
         before += 4 * module.weight.numel()
-        after += sum(part.numel() * part.element_size() for part in stored.parts())
+        after += sum(part.nbytes for part in stored.parts())
         model.set_submodule(name, QuantizedLinear(stored, bias))
     nn.Module.to(model, torch.float32)
     return (

@@ -215,7 +215,7 @@ def test_gradient_checkpointing_keeps_fewer_activations():
 
         def note(tensor):
             nonlocal total
-            total += tensor.numel() * tensor.element_size()
+            total += tensor.nbytes
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):

@@ -85,7 +85,7 @@ class SamplerProcess:
         """Writes these weights to where the process reads them."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights}
         path = self._folder / f"{version}.safetensors"
-        needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        needed = sum(tensor.nbytes for tensor in tensors.values())
         need_room(path, needed)
         write_by(partial(save_file, tensors), path, needed)
         return Load(Label(name=path.name, version=version, is_adapter=False), path)

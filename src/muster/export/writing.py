@@ -94,7 +94,7 @@ def _write(model: PreTrainedModel | PeftModel, policy: Policy, staging: Path) ->
 
     Beside an adapter, too, lies the generation config: the tokens that end a completion are part of it.
     """
-    needed = sum(param.numel() * param.element_size() for param in _written(model))
+    needed = sum(param.nbytes for param in _written(model))
     need_room(staging, needed)
     parts = (model, policy.tokenizer, policy.base.generation_config or GenerationConfig())
     with quiet():

@@ -2,7 +2,7 @@
 
 from muster.optimizer.choosing import Chosen, choose, make_optimizer, optimizer_order
 from muster.optimizer.rehearsal import Rehearsed, rehearse
-from muster.optimizer.state import Kept, kept, put_back
+from muster.optimizer.state import Kept, kept, put_back, state_bytes
 
 __all__ = [
     "Chosen",
@@ -14,4 +14,5 @@ __all__ = [
     "optimizer_order",
     "put_back",
     "rehearse",
+    "state_bytes",
 ]

@@ -66,7 +66,7 @@ def _both(chosen: Chosen, lr: float) -> tuple[list[Tensor], list[Tensor], float]
     again = [nn.Parameter(param.detach().clone()) for param in params]
     other = chosen.over(again, lr)
     saved = kept(optimizer, NAMES)
-    share = state_bytes(optimizer) / sum(param.numel() * param.element_size() for param in params)
+    share = state_bytes(optimizer) / sum(param.nbytes for param in params)
     tensors = load(save({key: tensor.contiguous() for key, tensor in saved.tensors.items()}))
     put_back(other, NAMES, Kept(tensors, json.loads(json.dumps(saved.plain, allow_nan=False))))
     _step(optimizer, params, 1)

@@ -141,4 +141,4 @@ def _decoded(value: object, tensors: Mapping[str, Tensor], used: set[str]) -> ob
 def state_bytes(optimizer: Optimizer) -> int:
     """What the optimizer's tensors take."""
     values = [value for entry in optimizer.state.values() for value in entry.values()]
-    return sum(value.numel() * value.element_size() for value in values if torch.is_tensor(value))
+    return sum(value.nbytes for value in values if torch.is_tensor(value))

@@ -234,7 +234,7 @@ def _eval_seconds(
 
 
 def _trained_bytes(run: Run) -> int:
-    return sum(_bytes(param) for _, param in run.policy.trainable())
+    return sum(param.nbytes for _, param in run.policy.trainable())
 
 
 def _saved_bytes(run: Run, update: Update | None) -> int:
@@ -250,23 +250,19 @@ def _peak_bytes(run: Run, measured: Measured) -> int | None:
     if update is None or update.peak_bytes is None or measured.sampled.peak_bytes is None:
         return None
     sampling = measured.sampled.peak_bytes + update.optimizer_bytes
-    exporting = (update.held_bytes or 0) + sum(_bytes(param) for param in run.policy.model.parameters())
+    exporting = (update.held_bytes or 0) + sum(param.nbytes for param in run.policy.model.parameters())
     return max(sampling, update.peak_bytes, exporting)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def seconds_per_byte(weights: Mapping[str, Tensor], place: Path) -> float:
     """What a byte of a checkpoint costs, from writing some weights where the run will be; removed again."""
     some: dict[str, Tensor] = {}
     size = 0
-    for name, tensor in sorted(weights.items(), key=lambda item: _bytes(item[1])):
-        if some and size + _bytes(tensor) > PROBE_BYTES:
+    for name, tensor in sorted(weights.items(), key=lambda item: item[1].nbytes):
+        if some and size + tensor.nbytes > PROBE_BYTES:
             break
         some[name] = tensor.detach()
-        size += _bytes(tensor)
+        size += tensor.nbytes
     there = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.is_dir())
     with tempfile.TemporaryDirectory(dir=there, prefix=".muster-check-") as folder:
         start = time.perf_counter()

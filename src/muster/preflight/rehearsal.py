@@ -10,6 +10,7 @@ import torch
 from muster.learn import Lessons, add_reference
 from muster.loop import sync, whole_batch
 from muster.memory import held_bytes, peak_bytes
+from muster.optimizer import state_bytes
 from muster.records import Group, StreamKey
 from muster.runstate import Run, State
 
@@ -137,15 +138,12 @@ def rehearse_update(run: Run, groups: Sequence[Group]) -> Update | None:
         if not tokens:
             return None
     device = run.policy.device
-    tensors = [
-        value for entry in run.optimizer.state.values() for value in entry.values() if torch.is_tensor(value)
-    ]
     return Update(
         tokens=tokens,
         seconds=seconds,
         peak_bytes=peak_bytes(device),
         held_bytes=held_bytes(device),
-        optimizer_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        optimizer_bytes=state_bytes(run.optimizer),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from muster import data, pretrained, ways
+from muster import pretrained, ways
 from muster.adapters import add_lora, load_adapter
 from muster.algo.advantages import normalize_then_sum, sum_then_normalize
 from muster.algo.build import AXES, build
@@ -31,7 +31,7 @@ from muster.episodes import Scene
 from muster.errors import ConfigError
 from muster.evaluate import Evaluation
 from muster.gather import Item
-from muster.inputs import load_held_out, load_training
+from muster.inputs import load_held_out, load_training, steps_of
 from muster.judge import Judge
 from muster.memory import ENOUGH_ON_CPU, available_bytes, budget_tokens
 from muster.optimizer import Chosen, Rehearsed, choose, make_optimizer, rehearse
@@ -150,9 +150,7 @@ def _read(
     tokenizer = pretrained.load_tokenizer(config.model.path, say)
     items = encode(config, tokenizer, samples, say, stage)
     eval_items = encode(config, tokenizer, held_out[: config.eval.prompts], say, stage)
-    num_steps = config.run.steps or data.num_steps(
-        len(items), config.sampling.prompts_per_step, config.run.epochs or 1
-    )
+    num_steps = steps_of(config, len(items))
     say(f"{len(items):,} prompts to train on, {len(eval_items):,} held out, {num_steps:,} steps")
     return Materials(
         config=config,
@@ -248,10 +246,7 @@ def assemble(materials: Materials, policy: Policy, progress: Progress) -> Run:
         ),
         plan=plan,
         rate=make_rate(config, plan),
-        budget=Budget(
-            tokens=config.run.budget_tokens or fitting_budget(config, policy, materials.optimizer),
-            enough=ENOUGH_ON_CPU if policy.device.type == "cpu" else None,
-        ),
+        budget=make_budget(config, policy, materials.optimizer),
         reference=policy.snapshot() if config.algo.kl_coef else None,
         levels={reward.name: reward.levels for reward in materials.grader.rewards if reward.levels},
         evaluation=make_evaluation(config, materials.eval_items, sampling, materials.num_steps)
@@ -357,9 +352,16 @@ def make_rate(config: Config, plan: Plan) -> Callable[[int], float]:
     return lambda update: optim.lr * shape(update)
 
 
-def fitting_budget(config: Config, policy: Policy, optimizer: Rehearsed) -> int:
-    """Tokens of one forward pass in training that the memory there is allows."""
-    trainable = sum(param.numel() * param.element_size() for _, param in policy.trainable())
+def make_budget(config: Config, policy: Policy, optimizer: Rehearsed) -> Budget:
+    """Tokens of one forward pass in training: those configured, or what the memory there is allows."""
+    return Budget(
+        tokens=config.run.budget_tokens or _fitting_tokens(config, policy, optimizer),
+        enough=ENOUGH_ON_CPU if policy.device.type == "cpu" else None,
+    )
+
+
+def _fitting_tokens(config: Config, policy: Policy, optimizer: Rehearsed) -> int:
+    trainable = sum(param.nbytes for _, param in policy.trainable())
     copies = 1 + optimizer.state_share + (config.algo.kl_coef > 0) + 2 * (config.sampling.sync_every > 1)
     # Of every step that is sampled ahead the weights, for the proof and on their way.
     copies += 2 * config.engine.ahead

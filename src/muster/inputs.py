@@ -1,7 +1,7 @@
 """The data that a configuration names; free of torch."""
 
 from muster.config import Config
-from muster.data import Answered, load_answers, load_samples
+from muster.data import Answered, load_answers, load_samples, num_steps
 from muster.records import Sample
 from muster.tasks import refuse_shared_rows
 
@@ -29,6 +29,11 @@ def load_held_out(config: Config) -> list[Sample]:
     """The held-out samples; empty where none are named."""
     place = _held_out(config)
     return _load(config, *place) if place else []
+
+
+def steps_of(config: Config, num_rows: int) -> int:
+    """Steps of a run over so many rows: those that are named, or what the epochs take."""
+    return config.run.steps or num_steps(num_rows, config.sampling.prompts_per_step, config.run.epochs or 1)
 
 
 def load_training_answers(config: Config) -> list[Answered]:

@@ -5,21 +5,19 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from muster import data, pretrained, ways
-from muster.assemble import Say, chosen_optimizer, fitting_budget, make_draw, make_plan, make_rate
+from muster import pretrained, ways
+from muster.assemble import Say, chosen_optimizer, make_budget, make_draw, make_plan, make_rate
 from muster.clock import Clock, Progress
 from muster.config import Config
-from muster.data import EncodedAnswer, encode_answers
+from muster.data import Answered, EncodedAnswer, encode_answers
 from muster.devices import settling
 from muster.engine_setup import measures_products
-from muster.inputs import load_held_out_answers, load_training_answers
-from muster.memory import ENOUGH_ON_CPU
+from muster.inputs import load_held_out_answers, load_training_answers, steps_of
 from muster.optimizer import Rehearsed, make_optimizer, rehearse
 from muster.policy import Policy
 from muster.selfcheck import NUM_TOKENS, check_given
 from muster.sft import OBJECTIVE, SFT, HeldOutAnswers, WarmStart, batch_of
 from muster.staging import end_ids
-from muster.update import Budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ def prepare(config: Config, say: Say) -> Answers:
     tokenizer = pretrained.load_tokenizer(config.model.path, say)
     stop_ids = pretrained.stop_ids_of(config.model.path, tokenizer)
 
-    def encoded(rows: list[data.Answered], source: str) -> tuple[EncodedAnswer, ...]:
+    def encoded(rows: list[Answered], source: str) -> tuple[EncodedAnswer, ...]:
         found = encode_answers(
             rows,
             tokenizer,
@@ -71,9 +69,7 @@ def prepare(config: Config, say: Say) -> Answers:
     items = encoded(rows, config.data.path)
     kept = held_out[: config.eval.prompts]
     eval_items = encoded(kept, config.data.eval_path or config.data.path) if kept else ()
-    num_steps = config.run.steps or data.num_steps(
-        len(items), config.sampling.prompts_per_step, config.run.epochs or 1
-    )
+    num_steps = steps_of(config, len(items))
     learned = sum(sum(item.mask) for item in items)
     say(
         f"{len(items):,} answers of {learned:,} tokens to learn, {len(eval_items):,} held out, "
@@ -102,10 +98,7 @@ def assemble(answers: Answers, policy: Policy, progress: Progress) -> WarmStart:
         draw=make_draw(config, [item.sample.id for item in answers.items]),
         plan=plan,
         rate=make_rate(config, plan),
-        budget=Budget(
-            tokens=config.run.budget_tokens or fitting_budget(config, policy, answers.optimizer),
-            enough=ENOUGH_ON_CPU if policy.device.type == "cpu" else None,
-        ),
+        budget=make_budget(config, policy, answers.optimizer),
         end_ids=end_ids(policy),
         held_out=held_out if answers.held_out else None,
         clock=Clock(progress, settling(policy.device)),

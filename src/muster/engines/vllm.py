@@ -27,8 +27,6 @@ MAX_TRIES = 6
 """Of one request, by servers that had taken its weights."""
 
 
-
-
 class VllmEngine:
     """Samples on servers with the weights of the newest load; without one, with the policy's own."""
 

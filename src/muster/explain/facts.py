@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from muster import data, pretrained
+from muster import pretrained
 from muster.algo.recipes import Recipe
 from muster.algo.tokens import Totals
 from muster.assemble import Say, build_recipe, encode, make_draw, make_plan, make_rate, start_stage
 from muster.config import Config
 from muster.explain.weights import mask_of
-from muster.inputs import load_training
+from muster.inputs import load_training, steps_of
 from muster.runstate import Plan, State
 
 
@@ -93,8 +93,7 @@ def step_facts(config: Config, say: Say) -> StepFacts:
     with nullcontext() if stage is None else closing(stage):
         items = encode(config, pretrained.load_tokenizer(config.model.path, say), samples, say, stage)
     per_step, sampling = config.sampling.prompts_per_step, config.sampling
-    num_steps = config.run.steps or data.num_steps(len(items), per_step, config.run.epochs or 1)
-    plan = make_plan(config, recipe, num_steps)
+    plan = make_plan(config, recipe, steps_of(config, len(items)))
     prompts = [
         items[place].ids
         for place in make_draw(config, [item.sample.id for item in items])(State(), per_step, [])
@@ -111,7 +110,7 @@ def step_facts(config: Config, say: Say) -> StepFacts:
         prompt_tokens=tuple(map(len, prompts)),
         update_sizes=tuple(map(len, np.array_split(range(num_completions), plan.minibatches))),
         passes=tuple(_passes(config, plan, recipe)),
-        rates=tuple(rate(update) for update in range(num_steps * num_updates)),
+        rates=tuple(rate(update) for update in range(plan.num_steps * num_updates)),
         # A completion's last token predicts nothing, so it is not packed.
         packed_tokens=num_prompt + num_completions * (sampling.max_tokens - 1),
         plain_tokens=num_completions * (max(map(len, prompts)) + sampling.max_tokens),

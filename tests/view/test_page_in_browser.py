@@ -105,6 +105,21 @@ def test_dragging_zooms_all_charts_and_the_address_keeps_it(page: Page, served: 
     expect(page.get_by_role("button", name="show all")).to_have_count(0)
 
 
+def test_a_double_click_on_a_zoomed_chart_shows_all_steps_and_opens_none(page: Page, served: Served):
+    open_at(page, served, "from=2&to=5")
+    field = page.locator(".chart[data-panel=reward] .field")
+    page.wait_for_selector(".chart[data-panel=reward] .drawing")
+    expect(page.get_by_role("button", name="show all")).to_be_visible()
+    field.dblclick(position={"x": 200, "y": 60})
+    expect(page.get_by_role("button", name="show all")).to_have_count(0)
+    page.wait_for_timeout(400)  # by when a click would have opened a step
+    expect(page.locator(".charts")).to_be_visible()
+    open_at(page, served, "from=2&to=5")
+    expect(page.get_by_role("button", name="show all")).to_be_visible()
+    field.click(position={"x": 50, "y": 60})
+    expect(page.locator("#step-field")).to_have_value("2")
+
+
 def test_runs_are_searched_and_compared_on_the_same_axes(page: Page, served: Served):
     open_at(page, served)
     page.fill("#run-search", "run_v1")

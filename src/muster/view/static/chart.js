@@ -7,6 +7,8 @@ import { placeOf } from "./series.js";
 import { hasNumbers, shapesOf } from "./traces.js";
 
 const MIN_DRAG = 4;
+/** Milliseconds in which a second click makes a double one. */
+const DOUBLE_CLICK = 300;
 
 /** A chart of a panel. `shared` is told where the cursor is, which steps are zoomed to, which step was chosen. */
 export class Chart {
@@ -77,7 +79,10 @@ export class Chart {
       this.mark((pressed = null), 0);
       if (from !== null) this.released(from, event.clientX);
     });
-    field.addEventListener("dblclick", () => this.shared.zoom(null, null));
+    field.addEventListener("dblclick", () => {
+      clearTimeout(this.choosing);
+      this.shared.zoom(null, null);
+    });
     field.addEventListener("keydown", (event) => {
       const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (move) this.shared.nudge(move);
@@ -103,7 +108,14 @@ export class Chart {
     if (!this.axis) return;
     const [low, high] = [from, to].sort((a, b) => a - b).map((at) => this.within(at));
     if (to - from >= MIN_DRAG || from - to >= MIN_DRAG) this.shared.zoom(Math.round(low), Math.round(high));
-    else if (this.stepAt({ clientX: to }) !== null) this.shared.choose(low);
+    else if (this.stepAt({ clientX: to }) !== null) this.choose(low);
+  }
+
+  /** Opens a step; where a double click would undo the zoom, once it is clear that this is none. */
+  choose(step) {
+    clearTimeout(this.choosing);
+    if (this.options.isZoomed) this.choosing = setTimeout(() => this.shared.choose(step), DOUBLE_CLICK);
+    else this.shared.choose(step);
   }
 
   /** The step under a place on the screen; null beside the field. */
@@ -142,6 +154,7 @@ export class Chart {
   }
 
   leave() {
+    clearTimeout(this.choosing);
     this.element.remove();
   }
 
@@ -164,7 +177,7 @@ function heightOf(panel, shapes, { low, high }) {
   const isFlat = most - least <= 1e-9 * Math.max(Math.abs(least), Math.abs(most));
   if (isLog) return isFlat ? { low: least / 2, high: 2 * most, isLog } : { low: least / (most / least) ** 0.05, high: most * (most / least) ** 0.05, isLog };
   // Values that are all the same have 0 in view: a small one would seem to be nothing.
-  if (isFlat) return { low: Math.min(0, 2 * least), high: Math.max(most ? 2 * most : 0, least >= 0 && !most ? (isShare ? 0.05 : 1) : 0), isShare };
+  if (isFlat) return { low: Math.min(0, 2 * least), high: most === 0 ? (isShare ? 0.05 : 1) : Math.max(0, 2 * most), isShare };
   return panel.stack ? { low: Math.min(0, 1.04 * least), high: Math.max(0, 1.04 * most), isShare } : { ...padded(least, most), isShare };
 }
 

@@ -41,13 +41,14 @@ export class CurvesView {
     const steps = runs.flatMap((run) => [run.columns.step[0], run.columns.step[run.columns.step.length - 1]]);
     const first = Math.min(...steps), end = Math.max(...steps);
     const low = boundOf(state().from, first), high = boundOf(state().to, end);
-    const options = { smooth: Number(state().smooth) || 1, low, high: high > low ? high : low + 1 };
+    const isZoomed = low !== first || high !== end;
+    const options = { smooth: Number(state().smooth) || 1, low, high: high > low ? high : low + 1, isZoomed };
     const panels = runs.length ? [...PANELS.filter((panel) => Chart.suits(panel, runs)), ...this.added(runs)] : [];
     this.place(panels);
     for (const panel of panels) this.charts.get(panel.id).show(runs, options);
     this.runs = runs;
     this.options = options;
-    this.fillTools(runs, low, high, first, end);
+    this.fillTools(runs, low, high, end);
     const lacking = runs.length ? PANELS.filter((panel) => !panel.atLeast && !Chart.suits(panel, runs)).map((panel) => panel.title) : [];
     replace(this.missing, runs.length === 0 ? "No step was written yet. The curves appear with the first." : lacking.length ? `Not recorded ${runs.length > 1 ? "in these runs" : "in this run"}: ${lacking.join(", ")}.` : null);
   }
@@ -75,8 +76,7 @@ export class CurvesView {
     });
   }
 
-  fillTools(runs, low, high, first, end) {
-    const isZoomed = low !== first || high !== end;
+  fillTools(runs, low, high, end) {
     const keys = [...new Set(runs.flatMap((run) => otherKeys(run.columns)))];
     const key = JSON.stringify([runs.map((run) => run.id), low, high, end, keys.length, state().smooth, state().more, isDark()]);
     if (key === this.toolsKey) return;
@@ -92,7 +92,7 @@ export class CurvesView {
       keys.length ? h("label", {}, "Also ", h("select", { onchange: (event) => this.toggle(event.target.value) },
         h("option", { value: "" }, "another metric\u2026"),
         keys.map((name) => h("option", { value: name }, `${state().more.split("|").includes(name) ? "\u2713 " : ""}${name}`)))) : null,
-      isZoomed ? h("button", { type: "button", onclick: () => go({ from: null, to: null }, true) }, `Steps ${low}\u2013${high}: show all`) : h("span", { class: "hint" }, "Drag to zoom, click to open a step"),
+      this.options.isZoomed ? h("button", { type: "button", onclick: () => go({ from: null, to: null }, true) }, `Steps ${low}\u2013${high}: show all`) : h("span", { class: "hint" }, "Drag to zoom, click to open a step"),
     );
   }
 

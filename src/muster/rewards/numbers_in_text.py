@@ -60,6 +60,10 @@ class Found(NamedTuple):
 
     value: Fraction | None
     """None where it is written like a number but has no value: nothing below the line, too many digits."""
+    start: int
+    """Where in the text it begins, with its sign."""
+    end: int
+    """Where it has ended."""
 
 
 def last_number(text: str, percent: Percent = "unit") -> Found | None:
@@ -73,13 +77,13 @@ def last_number(text: str, percent: Percent = "unit") -> Found | None:
         # Near its edge the window may have cut a number in two.
         if start == 0 or (match is not None and match.start() > start + _LONGEST):
             break
-    return None if match is None else Found(_value(match, percent))
+    return None if match is None else _found(match, percent)
 
 
 def first_number(text: str, percent: Percent = "unit") -> Found | None:
     """The number that the text starts with; None where it starts with something else."""
     match = _NUMBER.match(text)
-    return None if match is None else Found(_value(match, percent))
+    return None if match is None else _found(match, percent)
 
 
 def only_number(text: str, percent: Percent = "unit") -> Found | None:
@@ -87,7 +91,11 @@ def only_number(text: str, percent: Percent = "unit") -> Found | None:
     if len(text) > _WINDOWS[0]:
         return None
     matches = list(_NUMBER.finditer(text))
-    return Found(_value(matches[0], percent)) if len(matches) == 1 else None
+    return _found(matches[0], percent) if len(matches) == 1 else None
+
+
+def _found(match: re.Match[str], percent: Percent) -> Found:
+    return Found(_value(match, percent), match.start(), match.end())
 
 
 def _value(match: re.Match[str], percent: Percent) -> Fraction | None:

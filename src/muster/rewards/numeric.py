@@ -8,12 +8,13 @@ from annotated_types import Ge, Le
 
 from muster.rewards.answers import after_thinking, answer_text, last_places, marked_answer, plain
 from muster.rewards.numbers_in_text import Found, Percent, first_number, last_number, only_number
+from muster.rewards.standing_alone import alone, is_calculated_with
 
 _UNIT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{[^{}\d]*\}(?:\s*\^\s*\{?\d\}?)?")
 _PHRASE = re.compile(
     r"(?<!\w)(?:answer|Answer|ANSWER)(?:\s{1,9}(?:is|IS)\b|\s{0,9}[:=])(?:[\s:*$_`(]|\\[(\[]){0,20}"
 )
-_SPACED_SIGN = re.compile(r"(?<=[-+\u2212])\s+(?=[\d.$\\])")
+_LEADING_SIGN = re.compile(r"(?:(\+)|[-\u2212]|(?:minus|negative)\b)[\s($]*(?=[\d.\\])")
 _MAX_PHRASE_NUMBER = 400
 
 
@@ -31,6 +32,7 @@ def number(
     The completion's number is that of its last marked answer (`\boxed{}`, `<answer>`, `####`). With
     `strict` that has to be there and hold exactly one number. Without, where nothing is marked, it is
     the one after the last "answer is" or "answer:", and else the last in the text. Thinking isn't read.
+    A number that is a part of something larger (48 + 24, 3-5, \sqrt{3}, "3 or 4") is no answer.
     Numbers are compared as exact fractions, or within `tolerance`, a share of the answer. A percent sign
     is a unit (18% is 18), or a `hundredth` (18% is 0.18). With `decimal_comma`, 1.234,5 is 1234.5.
     """
@@ -60,11 +62,17 @@ def _given(text: str, strict: bool, percent: Percent) -> Found | None:
     """The number that the text gives as its answer."""
     marked = marked_answer(text)
     if marked is not None:
-        content = _SPACED_SIGN.sub("", plain(_UNIT.sub(" ", marked)))
-        return only_number(content, percent) if strict else last_number(content, percent)
+        content = _signed(plain(_UNIT.sub(" ", marked)))
+        return alone(content, only_number(content, percent) if strict else last_number(content, percent))
     if strict:
         return None
-    return _after_phrase(text, percent) or last_number(text, percent)
+    return _after_phrase(text, percent) or alone(text, last_number(text, percent))
+
+
+def _signed(text: str) -> str:
+    """The text with the sign that it starts with right before the number."""
+    sign = _LEADING_SIGN.match(text)
+    return text if sign is None else (sign[1] or "-") + text[sign.end() :]
 
 
 def _after_phrase(text: str, percent: Percent) -> Found | None:
@@ -73,8 +81,18 @@ def _after_phrase(text: str, percent: Percent) -> Found | None:
         phrase = _PHRASE.match(text, place)
         if phrase is not None:
             line = text[phrase.end() : phrase.end() + _MAX_PHRASE_NUMBER].partition("\n")[0]
-            return first_number(line, percent)
+            # At the start of another line it would be the dash of a list.
+            return _result(line if "\n" in phrase[0] else _signed(line), percent)
     return None
+
+
+def _result(line: str, percent: Percent) -> Found | None:
+    """The number that the line starts with; of a calculation, what it comes to."""
+    found = first_number(line, percent)
+    while found is not None and is_calculated_with(line, found):
+        line = line[found.end :].partition("=")[2].lstrip()
+        found = first_number(line, percent) or Found(None, 0, 0)
+    return found and alone(line, found)
 
 
 def _points(text: str, decimal_comma: bool) -> str:

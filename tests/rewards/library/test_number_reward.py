@@ -182,12 +182,76 @@ def test_options_say_what_equal_means(completion, answer, options, score):
     assert number(completion, answer, **options) == score
 
 
+@pytest.mark.parametrize(
+    ("completion", "right", "wrong"),
+    [
+        # A calculation is what it comes to; where that isn't said, nothing.
+        ("The answer is 48 + 24 = 72.", 72, 48),
+        ("The answer is 48*2 - 24 = 96 - 24 = 72, since 24 = 48/2.", 72, 48),
+        ("Answer: $5 \\times 3$ = $15$", 15, 5),
+        ("The answer is 48 + 24.", None, 48),
+        ("The answer is 10 - 3", None, 10),
+        (r"\boxed{48 + 24}", None, 24),
+        (r"\boxed{48 - 24}", None, -24),
+        ("It is 72 = 48 + 24", None, 24),
+        ("2**10", None, 10),
+        ("5 \u00d7 72", None, 72),
+        ("10 minus 3", None, 3),
+        # A minus that stands apart is one, unless it is a dash.
+        ("The answer is - 3", -3, 3),
+        ("The answer is: negative 3, or so", -3, 3),
+        ("x = - 3", -3, 3),
+        ("x = -(3)", -3, 3),
+        ("It was minus 3 degrees", -3, 3),
+        (r"\boxed{x = -\left(3\right)}", -3, 3),
+        ("The answer is:\n- 72 clips", 72, -72),
+        ("In all:\n- 72 clips", 72, -72),
+        # Ranges, times, and answers that leave the choice.
+        ("between 3-5", None, 5),
+        ("The answer is 3\u20135 days", None, 3),
+        ("at 3:30", None, 30),
+        ("The answer is 72 or 73", None, 72),
+        ("It is 72 or 73", None, 73),
+        # Roots, powers, and multiples of what isn't written as a number.
+        (r"\boxed{\sqrt{72}}", None, 72),
+        (r"\boxed{\sqrt[3]{72}}", None, 72),
+        ("\u221a72", None, 72),
+        (r"\boxed{\frac{\sqrt{3}}{2}}", None, 2),
+        (r"\boxed{\frac{\pi}{4}}", None, 4),
+        (r"\boxed{72\pi}", None, 72),
+        ("72\u03c0", None, 72),
+        ("5\u00b2", None, 5),
+        (r"0.\overline{3}", None, 3),
+        (r"\boxed{3 + 4i}", None, 4),
+        ("2x", None, 2),
+        # What only looks like a part of something.
+        ("**72**", 72, None),
+        ("Step 2: **72** clips", 72, 2),
+        ("The answer is **72** (see step 2)", 72, 2),
+        (r"so \textbf{72}", 72, None),
+        ("5 \u00d7 72 = 360", 360, 72),
+        (r"\sqrt{49} = 7", 7, 49),
+        ("72 or more", 72, None),
+        ("a 72-hour trip", 72, None),
+        ("5 cm\u00b2", 5, None),
+    ],
+)
+def test_a_number_that_is_a_part_of_something_larger_is_no_answer(completion, right, wrong):
+    assert right is None or number(completion, right) == 1
+    assert wrong is None or number(completion, wrong) == 0
+
+
+@pytest.mark.parametrize("content", [r"\sqrt{72}", r"72\pi", "72\u00b2", r"\frac{\pi}{72}", "x72"])
+def test_a_mark_around_a_part_is_no_answer_with_strict_either(content):
+    assert number(rf"\boxed{{{content}}}", 72, strict=True) == 0
+
+
 def test_a_row_without_an_answer_is_not_judged():
     assert number("72", None) is None
     assert number("72", " ") is None
 
 
-@pytest.mark.parametrize("answer", ["none", "x = y", float("nan"), float("inf"), True])
+@pytest.mark.parametrize("answer", ["none", "x = y", "3-5", r"\sqrt{2}", float("nan"), float("inf"), True])
 def test_an_answer_of_the_data_that_is_no_number_is_an_error_not_a_zero(answer):
     with pytest.raises(ValueError, match="in which there is no number"):
         number("72", answer)

@@ -51,9 +51,11 @@ def train(run: Run) -> Generator[StepReport]:
 
 def setup_of(run: Run) -> Setup:
     """What the findings about a run's groups are weighed against."""
+    scene = run.collector.scene
     return Setup(
         group_size=run.sampling.group_size,
         max_tokens=run.sampling.max_tokens,
+        max_turn_tokens=None if scene is None else scene.stage.described.limits.max_turn_tokens,
         weights=run.judge.weights,
         levels=run.levels,
         max_failed_share=run.plan.max_failed_share,

@@ -1,6 +1,7 @@
 """Each rule on the run that was really trained to show it, and all of them on healthy ones."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_the_evidence_can_be_looked_up(recorded_runs: Path):
                 assert (group.id, group.sample.id) == (ref.group, ref.sample)
                 seen += 1
     assert seen > 50
+
+
+def test_with_an_environment_truncation_speaks_of_each_limit(recorded_runs: Path, tmp_path: Path):
+    folder = shutil.copytree(recorded_runs / "truncation", tmp_path / "run")
+    text = (folder / "config.toml").read_text(encoding="utf-8")
+    (folder / "config.toml").write_text(text.replace("[data]", '[data]\nenvironment = "guessing_game"'))
+    found = found_in(folder)["truncation"]
+    assert "are cut at sampling.max_tokens, at model.max_tokens, or within a turn, 14% at first" in found.what
 
 
 def test_groups_without_signal_say_which_side_they_are_on(recorded_runs: Path):

@@ -1,9 +1,11 @@
 """What groups say about a run: facts by hand, and for each finding groups that have it and some without."""
 
+from dataclasses import replace
+
 import pytest
 
 from muster.findings import Setup, find, look
-from muster.records import Group, Score
+from muster.records import Completion, Group, Score
 from toy_run import completion_of, group_of
 
 MIXED = [1.0, 0.0, 0.0, 1.0]
@@ -117,6 +119,44 @@ def test_truncation_is_a_finding_unless_it_is_meant():
     whole = groups_of(MIXED, MIXED, truncated=range(4))
     assert found(whole, leaves_out_truncated=True)["truncated"].blocks
     assert not found(whole)["truncated"].blocks
+
+
+def played(turns: list[int], reply: int) -> Completion:
+    """A rollout of turns of so many tokens that was cut, with replies of so many between them."""
+    emitted = [own for turn in turns for own in (*[True] * turn, *[False] * reply)][: -reply or None]
+    cut = completion_of(range(10, 10 + len(emitted)), truncated=True)
+    return replace(cut, emitted=tuple(emitted))
+
+
+@pytest.mark.parametrize(
+    ("turns", "limit", "setting", "says"),
+    [
+        ([3, 5], None, "sampling.max_tokens", "100 % of 4 completions were cut at 8 tokens"),
+        ([3, 4], 4, "data.environment", "were cut in a turn of 4 tokens, the environment's max_turn_tokens"),
+        (
+            [3, 2],
+            4,
+            "model.max_tokens",
+            "where prompt, turns and what is between them reach model.max_tokens",
+        ),
+        ([3, 2], None, "model.max_tokens", "were cut where prompt, turns"),
+    ],
+)
+def test_with_an_environment_the_limit_that_was_met_is_named(turns, limit, setting, says):
+    groups = [group_of(MIXED, completions=[played(turns, reply=2)] * 4)]
+    result = found(groups, max_turn_tokens=limit)["truncated"]
+    assert says in result.says
+    assert result.setting == setting
+    assert (result.value is None) == (setting != "sampling.max_tokens")
+
+
+def test_of_several_limits_the_one_that_most_completions_meet_is_named():
+    cut = [played([3, 4], 2), played([2, 4], 2), played([3, 5], 2), played([1], 2)]
+    weighed = setup(max_turn_tokens=4)
+    seen = look([group_of(MIXED, completions=cut)], weighed)
+    assert seen.lengths.cut_by == {"max_turn_tokens": 2, "sampling.max_tokens": 1, "model.max_tokens": 1}
+    [result] = [finding for finding in find(seen, weighed) if finding.name == "truncated"]
+    assert "100 % of 4 completions were cut, most of them in a turn of 4 tokens" in result.says
 
 
 def test_failures_are_said_with_their_reason_and_block_above_the_share_that_stops_a_run():

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from muster.cli.text import duration, escape_text, number
-from muster.findings import PartSeen, Seen, Setup
+from muster.findings import SAMPLING_LIMIT, PartSeen, Seen, Setup
 
 if TYPE_CHECKING:
     # Only the types: the command line does not wait for the models behind them.
@@ -93,12 +93,13 @@ def length_lines(seen: Seen, setup: Setup, end: "TurnEnd | None") -> Iterator[st
         yield _row("length", f"{setup.max_tokens} tokens, all of them: sampling.ignore_eos is on")
         return
     lengths = seen.lengths
-    keeps = f"{lengths.needed} tokens would keep 95 % whole"
-    yield _row(
-        "length",
-        f"{number(lengths.mean)} tokens on average; {_percent(lengths.truncated_share)} cut at "
-        f"{setup.max_tokens}; {'' if lengths.is_known else 'at least '}{keeps}",
-    )
+    mean, cut = f"{number(lengths.mean)} tokens on average", f"{_percent(lengths.truncated_share)} cut"
+    if lengths.cut_by.keys() <= {SAMPLING_LIMIT}:
+        keeps = f"{'' if lengths.is_known else 'at least '}{lengths.needed} tokens would keep 95 % whole"
+        yield _row("length", f"{mean}; {cut} at {setup.max_tokens}; {keeps}")
+    else:
+        limits = ", ".join(f"{count} at {name}" for name, count in lengths.cut_by.items())
+        yield _row("length", f"{mean}; {cut}: {limits}")
     if end is not None:
         token = "nothing" if end.token is None else escape_text(end.token)
         yield _row("turns", f"end with {token}, {'a' if end.stops else 'no'} stop token")

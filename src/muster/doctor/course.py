@@ -18,6 +18,8 @@ class Settings:
 
     max_tokens: int | None = None
     has_fixed_length: bool = False
+    has_environment: bool = False
+    """Rollouts have turns, and are cut at more than one limit."""
     kl_coef: float = 0.0
     kl: str = "k2"
     """Estimator of the KL term."""
@@ -100,13 +102,15 @@ class Course:
 
 def settings_of(folder: Path) -> Settings:
     """From the run's configuration; what is missing there (another trainer's run) is not known."""
-    sampling, algo, reward = map(read_config(folder).table, ("sampling", "algo", "reward"))
+    read = read_config(folder)
+    sampling, algo, reward = map(read.table, ("sampling", "algo", "reward"))
     limit, coefficient, chosen = sampling.get("max_tokens"), algo.get("kl_coef"), algo.get("kl")
     kl_in = "reward" if algo.get("kl_in") == "reward" else "loss"
     kl = chosen if isinstance(chosen, dict) else {"use": chosen or ("k1" if kl_in == "reward" else "k2")}
     return Settings(
         max_tokens=limit if isinstance(limit, int) else None,
         has_fixed_length=sampling.get("ignore_eos") is True,
+        has_environment=bool(read.table("data").get("environment")),
         kl_coef=float(coefficient) if isinstance(coefficient, int | float) else 0.0,
         kl=str(kl.get("use")),
         has_moving_ratio=kl.get("ratio") == "differentiable",

@@ -17,7 +17,8 @@ TRUNCATION = Kind(
     "where cut completions don't count, it learns from the short ones alone.",
     change='Raise sampling.max_tokens, or ask for shorter answers in the prompt. algo.truncated = "penalize" '
     "lowers the "
-    "reward gradually before the limit instead of at it.",
+    "reward gradually before the limit instead of at it. With an environment, model.max_tokens and the "
+    "environment's max_turn_tokens cut a rollout, too: raise the one that is met.",
 )
 LENGTH_DRIFT = Kind(
     name="length-drift",
@@ -60,6 +61,8 @@ def truncation(course: Course) -> Finding | None:
     if not has_grown and not is_costly:
         return None
     limit = f" at {course.settings.max_tokens} tokens" if course.settings.max_tokens else ""
+    if course.settings.has_environment:
+        limit = " at sampling.max_tokens, at model.max_tokens, or within a turn"
     cost = f"; they score {statistics.fmean(costs):.2g} less than whole ones of their group" if costs else ""
     looked = [facts for facts in course.late if facts.cut]
     return Finding(

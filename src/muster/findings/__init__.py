@@ -4,6 +4,17 @@
 """
 
 from muster.findings.rules import Finding, find, in_order
-from muster.findings.seen import OTHER_SIZES, Lengths, PartSeen, Seen, Setup, look
+from muster.findings.seen import OTHER_SIZES, SAMPLING_LIMIT, Lengths, PartSeen, Seen, Setup, look
 
-__all__ = ["OTHER_SIZES", "Finding", "Lengths", "PartSeen", "Seen", "Setup", "find", "in_order", "look"]
+__all__ = [
+    "OTHER_SIZES",
+    "SAMPLING_LIMIT",
+    "Finding",
+    "Lengths",
+    "PartSeen",
+    "Seen",
+    "Setup",
+    "find",
+    "in_order",
+    "look",
+]

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from muster.findings.seen import Seen, Setup
+from muster.findings.seen import MODEL_LIMIT, TURN_LIMIT, Seen, Setup
 
 MUCH_TRUNCATED = 0.2
 FEW_SIGNALS = 0.5
@@ -127,18 +128,51 @@ def truncated(seen: Seen, setup: Setup) -> Finding | None:
     """Completions are cut before they end."""
     if setup.has_fixed_length or seen.lengths.truncated_share <= MUCH_TRUNCATED:
         return None
-    limit = 2 * setup.max_tokens
     none_counts = setup.leaves_out_truncated and seen.lengths.truncated_share == 1
+    limit = _limit(seen, setup)
     return Finding(
         name="truncated",
-        says=f"{_percent(seen.lengths.truncated_share)} of {seen.num_rollouts} completions were cut "
-        f"at {setup.max_tokens} tokens"
+        says=f"{_percent(seen.lengths.truncated_share)} of {seen.num_rollouts} completions were cut"
+        f"{', most of them' if len(seen.lengths.cut_by) > 1 else ''} {limit.where}"
         + (', and with algo.truncated = "mask" none of them counts' if none_counts else ""),
-        advice=f"Try sampling.max_tokens = {limit} (what would keep 95 % whole can't be known from "
-        "completions that were cut), or have the prompts ask for shorter answers",
-        setting="sampling.max_tokens",
-        value=limit,
+        advice=limit.advice,
+        setting=limit.setting,
+        value=limit.value,
         blocks=none_counts,
+    )
+
+
+class _Limit(NamedTuple):
+    """A limit that completions meet, and what to do about it."""
+
+    where: str
+    advice: str
+    setting: str
+    value: int | None = None
+
+
+def _limit(seen: Seen, setup: Setup) -> _Limit:
+    """The one that most of them meet."""
+    met = max(seen.lengths.cut_by, key=lambda name: seen.lengths.cut_by[name])
+    if met == MODEL_LIMIT:
+        return _Limit(
+            "where prompt, turns and what is between them reach model.max_tokens",
+            "Raise model.max_tokens, or have the environment answer in fewer words",
+            met,
+        )
+    if met == TURN_LIMIT:
+        return _Limit(
+            f"in a turn of {setup.max_turn_tokens} tokens, the environment's max_turn_tokens",
+            "Raise it there, or have the prompts ask for shorter turns",
+            "data.environment",
+        )
+    limit = 2 * setup.max_tokens
+    return _Limit(
+        f"at {setup.max_tokens} tokens",
+        f"Try sampling.max_tokens = {limit} (what would keep 95 % whole can't be known from completions that "
+        "were cut), or have the prompts ask for shorter answers",
+        met,
+        limit,
     )
 
 

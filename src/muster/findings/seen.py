@@ -4,11 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from muster.records import Group, Rollout
+from muster.records import Completion, Group, Rollout
 from muster.stats import limit_that_keeps, mean_of, no_signal_share
 
 OTHER_SIZES = (4, 8, 16, 32, 64)
 """Group sizes for which the share of groups without signal is expected."""
+SAMPLING_LIMIT, MODEL_LIMIT, TURN_LIMIT = "sampling.max_tokens", "model.max_tokens", "max_turn_tokens"
+"""What completions are cut at: the last two with an environment alone, which states the last."""
 KEPT = 0.95
 """Share of the completions that a limit is asked to keep whole."""
 
@@ -26,6 +28,8 @@ class Setup:
     max_failed_share: float = 0.5
     has_fixed_length: bool = False
     """Every completion runs to its limit on purpose."""
+    max_turn_tokens: int | None = None
+    """Longest turn that an environment allows; None without one, or without such a limit."""
     leaves_out_truncated: bool = False
     """Completions cut at their limit don't count in the loss."""
 
@@ -60,6 +64,8 @@ class Lengths:
     """None without completions."""
     truncated_share: float
     """Completions that were cut at their limit."""
+    cut_by: Mapping[str, int]
+    """How many of them by which of the limits."""
     needed: int
     """The limit that keeps 95 % of the completions whole; where more were cut, the present one."""
     is_known: bool
@@ -156,15 +162,26 @@ def _range(values: Sequence[float], setup: Setup) -> tuple[float, float]:
 
 def _lengths(rollouts: Sequence[Rollout], setup: Setup) -> Lengths:
     lengths = [rollout.completion.num_emitted for rollout in rollouts]
-    truncated = [rollout.completion.is_truncated for rollout in rollouts]
-    share = sum(truncated) / max(len(truncated), 1)
+    truncated = [rollout.completion for rollout in rollouts if rollout.completion.is_truncated]
+    share = len(truncated) / max(len(rollouts), 1)
     knows = bool(lengths) and share <= 1 - KEPT
     return Lengths(
         mean=mean_of(lengths),
         truncated_share=share,
+        cut_by=dict(Counter(_limit_met(completion, setup) for completion in truncated)),
         needed=limit_that_keeps(lengths, KEPT) if knows else setup.max_tokens,
         is_known=knows,
     )
+
+
+def _limit_met(completion: Completion, setup: Setup) -> str:
+    """Which limit the completion was cut at."""
+    if completion.emitted is None or completion.num_emitted >= setup.max_tokens:
+        return SAMPLING_LIMIT
+    if setup.max_turn_tokens is not None and len(completion.turns[-1]) >= setup.max_turn_tokens:
+        return TURN_LIMIT
+    # Prompt, turns and what is between them left no room.
+    return MODEL_LIMIT
 
 
 def _distinct_share(groups: Sequence[Group]) -> float:

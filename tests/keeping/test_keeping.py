@@ -1,8 +1,5 @@
 """When a run is saved, what is kept of it, and what a full disk does."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -160,22 +157,6 @@ def test_what_a_checkpoint_needs_is_told_closely(tmp_path: Path):
     saved = kept.keeper.folder / "000001"
     size = sum(path.stat().st_size for path in saved.iterdir() if path.name != "manifest.json")
     assert size <= checkpoint.num_bytes(snapshot(kept.run)) < 1.3 * size
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real disk of two megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if (
-        sys.platform != "linux"
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True
-        ).returncode
-    ):
-        pytest.skip("only root may mount a small disk, on Linux")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_really_fills_up_leaves_the_last_checkpoint_and_a_clear_message(

@@ -2,8 +2,8 @@
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast, runtime_checkable
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from muster.engines.answers import Label
+from muster.errors import DiskFullError
 from muster.files import discard, make_folder, need_room, staged, write_by
 from muster.quiet import quiet
 
@@ -64,16 +65,11 @@ class Shelf:
         return Label(name=f"muster-{self._token}-{version}", version=version, is_adapter=is_adapter)
 
     def put(self, policy: Servable, weights: Mapping[str, Tensor], version: int) -> Load:
-        """Writes these weights, which are the newest then."""
+        """Writes these weights, the newest then; raises DiskFullError, and leaves nothing of them."""
         label = self.label(policy, version)
-        folder = self._folder() / label.name
-        needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-        need_room(folder.parent, needed)
-        save = cast(Callable[[Path], object], policy.model.save_pretrained)
-        with staged(folder) as staging, policy.using(weights), quiet():
-            write_by(save, staging, needed)
-            if head := head_of_its_own(policy.model):
-                write_by(partial(save_file, head), staging / "head.safetensors", needed)
+        with _told_of_share(), policy.using(weights), quiet():
+            folder = self._folder() / label.name
+            _write(policy.model, folder, weights)
         self.load = Load(label, folder)
         return self.load
 
@@ -94,6 +90,28 @@ class Shelf:
             self._place = Path(self._share or "").expanduser().absolute() / f"muster-{self._token}"
             make_folder(self._place)
         return self._place
+
+
+@contextmanager
+def _told_of_share() -> Generator[None]:
+    """Says of a disk that is full what it is for, and what else can be done."""
+    try:
+        yield
+    except DiskFullError as error:
+        raise DiskFullError(
+            f"{error} Servers are given new weights there; engine.options.share names another folder."
+        ) from error
+
+
+def _write(model: PreTrainedModel | PeftModel, folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Writes the folder, whole or not at all, of a model that runs on these weights."""
+    head = head_of_its_own(model)
+    needed = sum(tensor.nbytes for tensor in (*weights.values(), *head.values()))
+    need_room(folder.parent, needed)
+    with staged(folder) as staging:
+        write_by(cast(Callable[[Path], object], model.save_pretrained), staging, needed)
+        if head:
+            write_by(partial(save_file, head), staging / "head.safetensors", needed)
 
 
 def head_of_its_own(model: PreTrainedModel | PeftModel) -> dict[str, Tensor]:

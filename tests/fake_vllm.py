@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -54,6 +54,12 @@ FAULTY = {
 def start_policy() -> Policy:
     """The policy that runs of small models begin with."""
     return Policy(tiny_model(), tiny_tokenizer(), max_tokens=128)
+
+
+def served_by(fakes: "Sequence[FakeVllm]", *, ahead: int = 0, **options: object) -> Json:
+    """The engine section of a run that these servers sample for."""
+    options = {"urls": [fake.url for fake in fakes], "patience_s": 0.2, **options}
+    return {"kind": "vllm", "ahead": ahead, "options": options}
 
 
 class FakeVllm:

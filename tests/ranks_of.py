@@ -17,6 +17,8 @@ from muster.records import StepReport
 from muster.run import Watchers, run
 from muster.store import read_metrics
 
+PLAIN = {"options": {"products": "linear"}}
+"""An engine that measures nothing: how it computes is the same on every rank and in one process."""
 LIMIT_S = 120
 """Beyond which a rank counts as one that waits for ever."""
 
@@ -87,6 +89,18 @@ def _start(number: int, count: int, port: int, log: Path, work: Callable[[int], 
             out.flush()
     finally:
         os._exit(code)
+
+
+def killed(number: int, report: StepReport) -> None:
+    """The second rank is killed after its second step."""
+    if number == 1 and report.step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failing(number: int, report: StepReport) -> None:
+    """The second rank fails after its second step."""
+    if number == 1 and report.step == 2:
+        raise ValueError("broken on one rank")
 
 
 def rollouts_of(folder: Path) -> list[dict[str, object]]:

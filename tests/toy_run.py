@@ -215,6 +215,14 @@ def config_for(place: Path, folder: Path, **sections: Mapping[str, object]) -> C
     return toy_config(place, **merged)
 
 
+def content(folder: Path) -> dict[str, bytes]:
+    """What two equal runs leave equal, byte for byte."""
+    files = [folder / "metrics.jsonl", folder / "index"]
+    for pattern in ("rollouts/*", "eval/*", "final/*.safetensors", "checkpoints/*/*"):
+        files += folder.glob(pattern)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
 def only_at_step(step, reward):
     def at_step(completion, completion_ids, trainer_state):
         return reward(completion, completion_ids) if trainer_state.global_step == step else 1.0

@@ -8,18 +8,9 @@ import pytest
 from muster.cli import main
 from muster.config import to_toml
 from muster.store import read_events
-from tiny import save_tiny_model
 from toy_run import config_for
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds the model."""
-    folder = tmp_path_factory.mktemp("check")
-    save_tiny_model(folder / "model")
-    return folder
 
 
 def toml(place: Path, folder: Path, **sections: dict[str, object]) -> str:

@@ -12,7 +12,6 @@ from muster.cli.drawing import HEIGHT, chart_lines, draw
 from muster.cli.explain import PICTURES
 from muster.config import to_toml
 from muster.pictures import Bars, Chart, Curve, Picture, Table
-from tiny import save_tiny_model
 from toy_run import config_for
 
 Capture = pytest.CaptureFixture[str]
@@ -24,13 +23,6 @@ FLAT = Curve(name="flat", x=(0.0, 1.0, 2.0), y=(0.0, 0.0, None))
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "110")
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("explain")
-    save_tiny_model(folder / "model")
-    return folder
 
 
 def chart(*curves: Curve, is_log: bool = False) -> Chart:

@@ -10,7 +10,6 @@ from muster.config import to_toml
 from muster.errors import ConfigError
 from muster.run import Watchers, run
 from muster.store import read_events, read_metrics
-from tiny import save_tiny_model
 from toy_run import toy_config
 
 OUT_OF_REACH = {
@@ -19,13 +18,6 @@ OUT_OF_REACH = {
     "optim": {"schedule": "constant", "warmup": 0},
     "run": {"steps": 8, "pause_on": ["no-signal"]},
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pausing")
-    save_tiny_model(folder / "model")
-    return folder
 
 
 def test_a_run_stops_at_a_finding_that_was_asked_for_and_goes_on_when_resumed(place: Path):

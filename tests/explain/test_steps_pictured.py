@@ -18,15 +18,7 @@ from muster.loop import train, whole_batch
 from muster.records import StepReport
 from muster.runstate import Run
 from pictured import numbers_of, rows_of
-from tiny import save_tiny_model
 from toy_run import toy_config
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("steps")
-    save_tiny_model(folder / "model")
-    return folder
 
 
 def unsaid(_: str) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from muster.run import run
 from process_state import Held, held
-from tiny import save_tiny_model
 from toy_run import config_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
@@ -48,13 +47,6 @@ def marks(place: Path, folder: Path, num_steps: int, at: set[int], every: int) -
             pace = 1_000 * (spent[report.step] - spent[start]) / (report.step - start)
             found.append(Mark(report.step, held(), pace))
     return found
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("long")
-    save_tiny_model(folder / "model")
-    return folder
 
 
 def test_a_run_of_hundreds_of_steps_keeps_no_descriptor_thread_or_process(place: Path, tmp_path: Path):

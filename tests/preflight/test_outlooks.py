@@ -23,14 +23,6 @@ from toy_run import config_for
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds the model."""
-    folder = tmp_path_factory.mktemp("outlooks")
-    save_tiny_model(folder / "model")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def found(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Preflight:
     """What a check of the toy run measured."""
     return preflight(config_for(place, tmp_path_factory.mktemp("check")), num_groups=2)
@@ -104,7 +96,7 @@ def test_weights_in_few_bits_take_what_they_really_take(place: Path, tmp_path: P
     config = config_for(place, tmp_path, model={"quantize": kind, "lora": {"rank": 4}})
     counted, policy = model_of(config, quiet), policy_of(config)
     stored = [m.stored for m in policy.model.modules() if isinstance(m, QuantizedLinear)]
-    few = sum(part.numel() * part.element_size() for weight in stored for part in weight.parts())
+    few = sum(part.nbytes for weight in stored for part in weight.parts())
     whole = sum(4 * prod(param.shape) for param in policy.model.parameters())
     assert counted.weight_bytes == few + whole
 

@@ -18,7 +18,7 @@ from muster.run import Watchers, run
 from muster.store import read_events, read_metrics
 from muster.using import evaluate, export
 from tiny import save_tiny_model
-from toy_run import config_for
+from toy_run import config_for, content
 
 KINDS = ("nf4", "int8")
 
@@ -43,12 +43,6 @@ def place(tmp_path_factory) -> Path:
         list(run(config_for(folder, folder / kind, **settings(kind)), watchers=Watchers(say=said.append)))
         assert any(line.startswith(f"14 linear layers in {kind}: ") for line in said)
     return folder
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    files = [folder / "metrics.jsonl", *folder.glob("rollouts/*"), *folder.glob("eval/*")]
-    files += [*folder.glob("final/*.safetensors"), *folder.glob("checkpoints/*/*")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,10 +15,9 @@ from muster.checkpoint import damage, find
 from muster.files import Operation, watched
 from muster.run import Watchers, run
 from muster.store import read_events, read_metrics
-from ranks_of import norms_of, on_ranks, train_on
-from toy_run import config_for
+from ranks_of import PLAIN, failing, killed, norms_of, on_ranks, train_on
+from toy_run import config_for, content
 
-PLAIN = {"options": {"products": "linear"}}
 PARTS = [
     f"{kind}-{number:05d}-of-00002.safetensors" for kind in ("optimizer", "weights") for number in (1, 2)
 ]
@@ -27,16 +26,6 @@ PARTS = [
 def config(place: Path, folder: Path, layout: str = "shard", **settings: object):
     chosen = {"steps": 3, "save_every": 1, "keep": 9, "layout": layout, **settings}
     return config_for(place, folder, engine=PLAIN, run=chosen)
-
-
-def killed(number: int, report) -> None:
-    if number == 1 and report.step == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    files = [*folder.glob("rollouts/*"), *folder.glob("checkpoints/*/*"), folder / "metrics.jsonl"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +85,7 @@ def test_any_number_of_ranks_goes_on_in_either_layout(place, tmp_path, half, who
     assert_ended_alike(whole, tmp_path / "toy")
     if (count, layout) == (2, "shard"):
         # Taken up again by as many, it leaves the bytes of a run that nobody killed.
-        expected, found = bytes_of(whole), bytes_of(tmp_path / "toy")
+        expected, found = content(whole), content(tmp_path / "toy")
         assert expected.keys() == found.keys()
         assert [name for name in expected if expected[name] != found[name]] == []
 
@@ -169,11 +158,7 @@ def test_a_disk_that_is_full_for_one_rank_is_full_for_all(place: Path, tmp_path:
 
 
 def test_an_error_on_one_rank_ends_the_run_on_all_with_a_whole_checkpoint(place: Path, tmp_path: Path):
-    def fail(number: int, report) -> None:
-        if number == 1 and report.step == 2:
-            raise ValueError("broken on one rank")
-
-    assert train_on(2, config(place, tmp_path), tmp_path / "log", each=fail) == [1, 1]
+    assert train_on(2, config(place, tmp_path), tmp_path / "log", each=failing) == [1, 1]
     assert "RankError: another rank is gone" in (tmp_path / "log.0").read_text()
     assert "ValueError: broken on one rank" in (tmp_path / "log.1").read_text()
     assert read_events(tmp_path / "toy")[-1]["kind"] == "failure"

@@ -1,7 +1,6 @@
 """One run on several processes: the same rollouts, the same updates, one folder."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -11,10 +10,8 @@ from muster.cli.entry import main
 from muster.config import to_toml
 from muster.run import run
 from muster.store import read_events, read_metrics
-from ranks_of import assert_same_run, norms_of, on_ranks, train_on
-from toy_run import config_for
-
-PLAIN = {"options": {"products": "linear"}}
+from ranks_of import PLAIN, assert_same_run, failing, killed, norms_of, on_ranks, train_on
+from toy_run import config_for, content
 
 
 @pytest.mark.parametrize(
@@ -48,21 +45,6 @@ def saving(place: Path, folder: Path):
     return config_for(place, folder, engine=PLAIN, run={"save_every": 1, "keep": 9})
 
 
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    files = [*folder.glob("rollouts/*"), *folder.glob("checkpoints/*/*"), folder / "metrics.jsonl"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def killed(number: int, report) -> None:
-    if number == 1 and report.step == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def failing(number: int, report) -> None:
-    if number == 1 and report.step == 2:
-        raise ValueError("broken on one rank")
-
-
 @pytest.mark.parametrize(("each", "code"), [(killed, -signal.SIGKILL), (failing, 1)])
 def test_a_rank_that_dies_ends_the_run_on_all_with_a_whole_checkpoint(place, tmp_path, each, code):
     config = saving(place, tmp_path / "half")
@@ -73,7 +55,7 @@ def test_a_rank_that_dies_ends_the_run_on_all_with_a_whole_checkpoint(place, tmp
     # Taken up again by as many, it leaves the bytes of a run that nobody killed.
     assert train_on(2, config, tmp_path / "again", resume=True) == [0, 0]
     assert train_on(2, saving(place, tmp_path / "whole"), tmp_path / "whole.log") == [0, 0]
-    whole, half = bytes_of(tmp_path / "whole" / "toy"), bytes_of(folder)
+    whole, half = content(tmp_path / "whole" / "toy"), content(folder)
     assert whole.keys() == half.keys()
     assert [name for name in whole if whole[name] != half[name]] == []
 

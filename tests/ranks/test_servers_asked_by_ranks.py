@@ -3,28 +3,29 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
-from fake_vllm import FakeVllm
+from fake_vllm import FakeVllm, served_by
 from muster import dist
 from muster.errors import EngineLostError
 from muster.run import run
 from muster.store import read_events, read_metrics
-from ranks_of import on_ranks, train_on
+from ranks_of import on_ranks, rollouts_of, train_on
 from toy_run import config_for
 
 
-def on(fakes: list[FakeVllm], **options: object) -> dict[str, Any]:
-    options = {"urls": [fake.url for fake in fakes], "patience_s": 20.0, **options}
-    return {"engine": {"kind": "vllm", "options": options}, "optim": {"name": "sgd", "lr": 0.5}}
+def on(fakes: list[FakeVllm], **options: str) -> dict[str, Any]:
+    engine = served_by(fakes, patience_s=20.0, **options)
+    return {"engine": engine, "optim": {"name": "sgd", "lr": 0.5}}
 
 
-def sampled_in(folder: Path) -> list[tuple[list[int], int]]:
-    tables = map(pq.read_table, sorted((folder / "rollouts").glob("*.parquet")))
-    rows = [row for table in tables for row in table.to_pylist()]
-    return [(row["completion_ids"], row["version"]) for row in rows]
+def sampled_in(folder: Path) -> list[tuple[object, object]]:
+    return [(row["completion_ids"], row["version"]) for row in rollouts_of(folder)]
+
+
+def versions_in(folder: Path) -> set[object]:
+    return {row["version"] for row in rollouts_of(folder)}
 
 
 def test_ranks_ask_for_their_share_and_one_of_them_publishes_the_weights(
@@ -41,7 +42,7 @@ def test_ranks_ask_for_their_share_and_one_of_them_publishes_the_weights(
     assert train_on(2, every, tmp_path / "log") == [0, 0]
     one, both = tmp_path / "one" / "toy", tmp_path / "all" / "toy"
     assert sampled_in(one) == sampled_in(both)
-    assert sorted({version for _, version in sampled_in(both)}) == [0, 1, 2, 3]
+    assert versions_in(both) == {0, 1, 2, 3}
     assert all(0 <= line["sampling/mismatch"] < 1e-4 for line in read_metrics(both) if line["step"])
     weights, others = (load_file(folder / "final" / "model.safetensors") for folder in (one, both))
     for name, value in weights.items():
@@ -63,7 +64,7 @@ def test_a_server_that_starts_anew_is_given_its_weights_by_whichever_rank_finds_
     assert train_on(2, config, tmp_path / "log") == [0, 0]
     assert not any(fake.faults for fake in fakes)
     assert all(line["sampling/mismatch"] < 1e-4 for line in read_metrics(tmp_path / "toy") if line["step"])
-    assert sorted({version for _, version in sampled_in(tmp_path / "toy")}) == [0, 1, 2, 3]
+    assert versions_in(tmp_path / "toy") == {0, 1, 2, 3}
     assert read_events(tmp_path / "toy")[-1]["kind"] == "end"
 
 

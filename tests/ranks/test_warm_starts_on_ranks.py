@@ -1,7 +1,6 @@
 """A warm start on several processes: the answers one process learns, the same updates, one folder."""
 
 import json
-import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,8 @@ from safetensors.torch import load_file
 from muster.config import Config, from_mapping
 from muster.run import run
 from muster.store import read_events, read_metrics, read_rollouts
-from ranks_of import train_on
+from ranks_of import killed, train_on
+from toy_run import content
 
 ANSWERS = ["aaaa bb", "c", "dd dd dd", "e", "ffff", "gg", "hhhhhhhhhhhh"]
 
@@ -68,14 +68,6 @@ def test_ranks_learn_what_one_process_does(place: Path, tmp_path: Path, count: i
 def test_a_rank_that_is_killed_leaves_a_warm_start_that_goes_on_to_the_same_bytes(
     place: Path, tmp_path: Path
 ):
-    def killed(number: int, report: object) -> None:
-        if number == 1 and getattr(report, "step", 0) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def content(folder: Path) -> dict[str, bytes]:
-        files = [*folder.glob("rollouts/*"), *folder.glob("checkpoints/*/*"), folder / "metrics.jsonl"]
-        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
     half, whole = warm(place, tmp_path / "half"), warm(place, tmp_path / "whole")
     assert train_on(2, half, tmp_path / "log", each=killed) == [1, -signal.SIGKILL]
     assert read_events(tmp_path / "half" / "warm")[-1]["kind"] == "failure"

@@ -12,7 +12,7 @@ from muster.errors import CheckpointError, ConfigError
 from muster.history import History, Visit
 from muster.run import run
 from muster.store import read_metrics, read_prompt_scores, read_rollouts
-from toy_run import config_for, write_rows
+from toy_run import config_for, content, write_rows
 
 STEPS = 6
 SECTIONS = {
@@ -28,14 +28,6 @@ def config(place: Path, folder: Path):
     write_rows(place / "many.jsonl", [f"question {number}" for number in range(9)])
     data = {"path": str(place / "many.jsonl"), "draw": "by_signal"}
     return config_for(place, folder, **SECTIONS, data=data)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """What must be equal between equal runs, byte for byte."""
-    files = [folder / "metrics.jsonl", folder / "index"]
-    for pattern in ("rollouts/*", "eval/*", "final/*.safetensors", "checkpoints/*/*"):
-        files += folder.glob(pattern)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_vllm import FakeVllm, start_policy
+from fake_vllm import FakeVllm, served_by, start_policy
 from muster import using
 from muster.algo.ratios import truncate
 from muster.assemble import build_recipe
@@ -17,17 +17,12 @@ from muster.run import Watchers, run
 from toy_run import config_for
 
 
-def on(fakes, **options):
-    options = {"urls": [fake.url for fake in fakes], "patience_s": 0.2, **options}
-    return {"engine": {"kind": "vllm", "options": options}}
-
-
 def lines_of(folder: Path, name: str):
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 def test_a_run_on_servers_trains_evaluates_and_exports(place, tmp_path, fakes):
-    config = config_for(place, tmp_path, eval={"every": 2}, run={"steps": 3}, **on(fakes))
+    config = config_for(place, tmp_path, eval={"every": 2}, run={"steps": 3}, engine=served_by(fakes))
     assert [report.step for report in run(config)] == [0, 1, 2, 3]
     lines = lines_of(tmp_path / "toy", "metrics.jsonl")
     assert all(0 <= line["sampling/mismatch"] < 1e-4 for line in lines if line["step"])
@@ -41,8 +36,8 @@ def test_a_run_on_servers_trains_evaluates_and_exports(place, tmp_path, fakes):
 
 
 def test_a_run_that_loses_its_servers_is_saved_and_goes_on_with_others(place, tmp_path, fakes):
-    config = config_for(place, tmp_path, run={"steps": 4}, **on(fakes))
-    whole = config_for(place, tmp_path / "whole", run={"steps": 4}, **on(fakes))
+    config = config_for(place, tmp_path, run={"steps": 4}, engine=served_by(fakes))
+    whole = config_for(place, tmp_path / "whole", run={"steps": 4}, engine=served_by(fakes))
     expected = [report.metrics for report in run(whole)]
 
     said: list[str] = []
@@ -60,7 +55,9 @@ def test_a_run_that_loses_its_servers_is_saved_and_goes_on_with_others(place, tm
 
     other = FakeVllm(start_policy)
     try:
-        rest = list(run(config_for(place, tmp_path, run={"steps": 4}, **on([other])), resume=True))
+        rest = list(
+            run(config_for(place, tmp_path, run={"steps": 4}, engine=served_by([other])), resume=True)
+        )
     finally:
         other.stop()
     assert [report.step for report in rest] == [3, 4]
@@ -70,7 +67,7 @@ def test_a_run_that_loses_its_servers_is_saved_and_goes_on_with_others(place, tm
 
 
 def test_a_check_before_the_run_samples_on_the_servers(place, tmp_path, fakes):
-    found = preflight(config_for(place, tmp_path, run={"steps": 2}, **on(fakes)), num_groups=2)
+    found = preflight(config_for(place, tmp_path, run={"steps": 2}, engine=served_by(fakes)), num_groups=2)
     assert found.seen.num_rollouts == 8
     assert any(fake.bodies for fake in fakes)
 

@@ -20,7 +20,7 @@ from muster.store import read_events, read_metrics, read_rollouts
 from muster.using import evaluate
 from muster.view.server import create_app
 from tiny import tiny_tokenizer
-from toy_run import config_for
+from toy_run import config_for, content
 
 PAIRS = [{"prompt": f"say {letter}", "completion": 3 * letter, "kind": "x"} for letter in "abcdefg"]
 ROOT = Path(__file__).parents[2]
@@ -49,13 +49,6 @@ def warm(place: Path, folder: Path, **sections: Mapping[str, object]) -> Config:
     for section, values in sections.items():
         settings[section] = {**settings.get(section, {}), **values}
     return from_mapping(settings)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """What must be equal between equal runs, byte for byte."""
-    files = [folder / "metrics.jsonl", folder / "index", *folder.glob("rollouts/*"), *folder.glob("eval/*")]
-    files += [*folder.glob("final/*.safetensors"), *folder.glob("checkpoints/*/*")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from muster.errors import CheckpointError, ConfigError
 from muster.run import Watchers, run
 from muster.store import read_events, read_meta, read_metrics, read_rollouts, rollout_steps
-from toy_run import config_for, number
+from toy_run import config_for, content, number
 
 FOUR_UPDATES = {
     "algo": {"minibatches": 2, "passes": 2, "kl_coef": 0.05},
@@ -30,13 +29,6 @@ def strict(text):
         raise ValueError(name)
 
     return json.loads(text, parse_constant=refuse)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """What must be equal between equal runs, byte for byte."""
-    files = [folder / "metrics.jsonl", folder / "index", *folder.glob("rollouts/*"), *folder.glob("eval/*")]
-    files += [*folder.glob("final/*.safetensors"), *folder.glob("checkpoints/*/*")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from muster.dist import add_gradients
+from muster.dist import add_gradients, is_first
 from muster.errors import ModelError
 
 
@@ -87,8 +87,15 @@ class Replica:
         add_gradients([param for _, param in self.trainable()])
 
     def gathered(self) -> dict[str, Tensor]:
-        """The trainable weights as they are."""
-        return {name: param.detach() for name, param in self.trainable()}
+        """A copy of all weights by name on rank 0, on the CPU; the others need none of them."""
+        if not is_first():
+            return {}
+        return on_cpu(self._model)
+
+
+def on_cpu(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of all weights of a model, by name; tied ones once."""
+    return {name: param.detach().to("cpu", copy=True) for name, param in model.named_parameters()}
 
 
 def refuse_other_shapes(weights: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:

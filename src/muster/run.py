@@ -188,6 +188,8 @@ def _session(
                 failing.enter_context(closing(session.engine))
             if found is not None:
                 restore(session, Path(str(found)))
+                # Where memory ran out a run goes on with a smaller one than it was saved with.
+                session.budget.tokens = min(session.budget.tokens, config.run.budget_tokens or sys.maxsize)
             # From here on the run closes it.
             failing.pop_all()
         return session

@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from muster.dist import is_first, rank, world_size
 from muster.errors import ModelError
-from muster.holding import refuse_other_shapes
+from muster.holding import on_cpu, refuse_other_shapes
 
 
 class Shards:
@@ -35,15 +35,7 @@ class Shards:
         self._is_whole = False
         sizes = {name: param.shape[0] for name, param in model.named_parameters() if param.ndim}
         layers = [module for module in backbone.modules() if isinstance(module, GradientCheckpointingLayer)]
-        try:
-            self._rest, *self._layers = _divide(self._pass, layers)
-            # FSDP meets its root in the first pass.
-            self.through(lambda: torch.empty(0))
-        except (ValueError, NotImplementedError) as error:
-            raise ModelError(
-                f'{type(model).__name__} can\'t be divided among ranks: {error} Set run.layout = "replicate".'
-            ) from error
-        self._rest.reshard()
+        self._rest, *self._layers = _divide(self._pass, layers, type(model).__name__)
         self.rows: Mapping[str, range] = {name: _rows_of(size) for name, size in sizes.items()}
         """By parameter, which of its rows are held here."""
         self._params = dict(model.named_parameters())
@@ -120,11 +112,7 @@ class Shards:
     def gathered(self) -> dict[str, Tensor]:
         """All weights by name on rank 0, on the CPU; every rank asks, and the others are given none."""
         with self.whole():
-            if not is_first():
-                return {}
-            return {
-                name: param.detach().to("cpu", copy=True) for name, param in self._model.named_parameters()
-            }
+            return on_cpu(self._model) if is_first() else {}
 
 
 class _Pass(nn.Module):
@@ -144,11 +132,23 @@ class _Pass(nn.Module):
         return work()
 
 
-def _divide(whole: _Pass, layers: Sequence[nn.Module]) -> list[FSDPModule]:
-    """Has FSDP divide the rest and each layer by itself among all ranks; the groups, in this order."""
+def _divide(whole: _Pass, layers: Sequence[nn.Module], name: str) -> list[FSDPModule]:
+    """Has FSDP divide the rest and each layer by itself among all ranks; the groups, in this order.
+
+    Raises ModelError, with the model's name, where FSDP can't.
+    """
     mesh = init_device_mesh(next(whole.parameters()).device.type, (world_size(),))
-    divided = [fully_shard(layer, mesh=mesh, reshard_after_forward=True) for layer in layers]
-    rest = fully_shard(whole, mesh=mesh, reshard_after_forward=False)
+    try:
+        divided = [fully_shard(layer, mesh=mesh, reshard_after_forward=True) for layer in layers]
+        rest = fully_shard(whole, mesh=mesh, reshard_after_forward=False)
+        # FSDP meets its root, and sees what two groups share, in the first pass.
+        whole(lambda: torch.empty(0))
+    except (ValueError, NotImplementedError) as error:
+        reason = str(error).rstrip(".")
+        raise ModelError(
+            f'{name} can\'t be divided among ranks: {reason}. Set run.layout = "replicate".'
+        ) from error
+    rest.reshard()
     # By default the weights of whatever ran before are fetched in a backward, which may differ by rank:
     # not all of them sample by the same modules.
     for before, group in zip([rest, *divided], [*divided, rest], strict=True):

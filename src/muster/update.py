@@ -149,8 +149,9 @@ def _within_memory(policy: Policy, work: Callable[[], Result], budget: Budget) -
         except torch.OutOfMemoryError as error:
             if policy.held.rows is not None:
                 raise TrainingError(
-                    f"rank {rank()} ran out of memory at {budget.tokens:,} tokens a micro-batch. Resume with "
-                    f"a smaller run.budget_tokens, such as {budget.tokens // 2}."
+                    f"rank {rank()} ran out of memory at {budget.tokens:,} tokens a micro-batch, of which "
+                    f"each rank may hold one. Go on with --resume --run.budget_tokens "
+                    f"{max(1, budget.tokens // 2)}, or on more ranks."
                 ) from error
             if budget.tokens <= 1:
                 raise

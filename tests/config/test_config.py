@@ -305,6 +305,17 @@ def test_only_what_changes_results_hinders_a_resume():
     assert lines[2] == "model.lora.rank was absent and is 32"
 
 
+def test_a_run_that_ran_out_of_memory_goes_on_with_a_smaller_budget_and_never_a_larger_one():
+    none, small, large = (
+        load(None, {**FLAGS, **tokens})
+        for tokens in ({}, {"run.budget_tokens": "64"}, {"run.budget_tokens": "128"})
+    )
+    assert compare(large, small).harmless == ("run.budget_tokens was 128 and is 64",)
+    assert compare(none, small).harmless == ("run.budget_tokens was absent and is 64",)
+    for was, now in ((small, large), (small, none)):
+        assert [line.partition(" ")[0] for line in compare(was, now).changing] == ["run.budget_tokens"]
+
+
 def test_a_falling_schedule_forbids_another_length():
     flags = {**FLAGS, "optim.schedule": "linear"}
     longer = load(None, {**flags, "run.steps": "200"})

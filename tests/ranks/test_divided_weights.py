@@ -1,6 +1,9 @@
 """Weights, gradients and optimizer divided among ranks: the same updates as on one process."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -9,20 +12,19 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from muster import dist
-from muster.algo.recipes import GRPO
+from muster.algo.recipes import GRPO, Recipe
 from muster.batch import count_totals
 from muster.clock import Clock
 from muster.config import from_mapping
-from muster.errors import ConfigError, ModelError
+from muster.errors import ConfigError, ModelError, RankError, TrainingError
 from muster.policy import Policy, divide, enable_gradient_checkpointing
 from muster.run import run
 from muster.store import read_metrics
 from muster.update import Budget, Objective, update
-from ranks_of import assert_same_run, norms_of, on_ranks, train_on
+from ranks_of import PLAIN, assert_same_run, norms_of, on_ranks, train_on
 from tiny import tiny_policy
 from toy_run import config_for, toy_batch
 
-PLAIN = {"options": {"products": "linear"}}
 OBJECTIVE = Objective(recipe=GRPO, temperature=1.0)
 FAMILIES = ("llama", "qwen2", "gpt2", "gemma2")
 """Head and embedding tied and apart, biases, learned positions, plain rows."""
@@ -68,13 +70,14 @@ def test_a_rank_without_prompts_rollouts_or_signal_stands_by(place: Path, tmp_pa
     assert norms_of(every) == pytest.approx(norms_of(one), rel=1e-4)
 
 
-def stepped(policy: Policy) -> float:
+def stepped(policy: Policy, recipe: Recipe = GRPO) -> float:
     """The gradient's norm, once the policy has taken a clipped step by uneven micro-batches."""
     batch = toy_batch(policy, num_prompts=3, group_size=3)
     optimizer = torch.optim.SGD([param for _, param in policy.trainable()], lr=1.0)
     totals, budget = count_totals(batch, 0, 0, 8), Budget(tokens=12)
+    objective = Objective(recipe=recipe, temperature=1.0)
     done = update(
-        policy, optimizer, batch, totals, OBJECTIVE, max_grad_norm=0.5, budget=budget, clock=Clock()
+        policy, optimizer, batch, totals, objective, max_grad_norm=0.5, budget=budget, clock=Clock()
     )
     return done.grad_norm
 
@@ -106,7 +109,8 @@ def test_a_rank_holds_its_rows_of_weights_gradients_and_optimizer(tmp_path: Path
     def work(number: int) -> None:
         with dist.joined():
             policy = tiny_policy("llama")
-            whole = {name: param.detach().clone() for name, param in policy.trainable()}
+            whole = policy.snapshot()
+            assert policy.held.gathered().keys() == (whole.keys() if number == 0 else set())
             divide(policy)
             rows = policy.held.rows
             assert rows is not None
@@ -167,13 +171,51 @@ def test_one_process_holds_everything_whatever_the_layout(place: Path, tmp_path:
     assert first == second
 
 
-def test_a_model_that_can_t_be_divided_is_refused(tmp_path: Path):
+def with_a_scalar(policy: Policy) -> None:
+    policy.head.register_parameter("scale", torch.nn.Parameter(torch.tensor(1.0)))
+
+
+def with_layers_tied(policy: Policy) -> None:
+    first, second = (policy.model.get_submodule(f"model.layers.{number}.mlp.up_proj") for number in range(2))
+    second.register_parameter("weight", first.weight)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [(with_a_scalar, "scalar parameters"), (with_layers_tied, "is shared with a parameter")],
+)
+def test_a_model_that_can_t_be_divided_is_refused(tmp_path: Path, spoil: Callable[[Policy], None], says: str):
     def work(number: int) -> None:
         with dist.joined():
             policy = tiny_policy("llama")
-            policy.head.register_parameter("scale", torch.nn.Parameter(torch.tensor(1.0)))
-            with pytest.raises(ModelError, match=r'can\'t be divided among ranks.*run\.layout = "replicate"'):
+            spoil(policy)
+            with pytest.raises(ModelError) as caught:
                 divide(policy)
+            said, _, remedy = str(caught.value).rpartition(". ")
+            assert said.startswith("LlamaForCausalLM can't be divided among ranks: ")
+            assert says in said
+            assert said[-1] != "."
+            assert remedy == 'Set run.layout = "replicate".'
+
+    assert on_ranks(2, tmp_path / "log", work) == [0, 0], (tmp_path / "log.0").read_text()
+
+
+def test_a_rank_that_runs_out_of_memory_says_how_the_run_goes_on(tmp_path: Path):
+    def short_of_memory(tokens: object) -> NoReturn:
+        raise torch.OutOfMemoryError("no memory")
+
+    def work(number: int) -> None:
+        with dist.joined():
+            policy = tiny_policy("llama")
+            divide(policy)
+            recipe = replace(GRPO, objective=short_of_memory) if number else GRPO
+            kind, says = (
+                (TrainingError, r"^rank 1 ran out of memory at 12 .*--resume --run\.budget_tokens 6,")
+                if number
+                else (RankError, "another rank is gone")
+            )
+            with pytest.raises(kind, match=says):
+                stepped(policy, recipe)
 
     assert on_ranks(2, tmp_path / "log", work) == [0, 0], (tmp_path / "log.0").read_text()
 

@@ -171,7 +171,14 @@ def test_harmless_changes_are_made_and_named(place: Path, copied: Path):
     config = config.model_copy(update={"optim": config.optim.model_copy(update={"schedule": "constant"})})
     with pytest.raises(MusterError, match=r"optim\.schedule was"):
         list(run(config, resume=True))
-    same_length = config_for(place, copied.parent, **{**SECTIONS, "run": {**SECTIONS["run"], "keep": 5}})
+    changes = {"keep": 5, "budget_tokens": 32}
+    same_length = config_for(place, copied.parent, **{**SECTIONS, "run": {**SECTIONS["run"], **changes}})
     list(run(same_length, resume=True))
     event = next(event for event in read_events(copied) if event["kind"] == "resume")
     assert "run.keep was 9 and is 5" in event["changed"]
+    assert "run.budget_tokens was 256 and is 32" in event["changed"]
+    first, second = (
+        json.loads((copied / "checkpoints" / step / "state.json").read_text())
+        for step in ("000001", "000002")
+    )
+    assert (first["budget_tokens"], second["budget_tokens"]) == (256, 32)

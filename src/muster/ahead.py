@@ -55,7 +55,8 @@ def refuse_stale(flight: Flight, bound: int) -> None:
     if flight.staleness > bound:
         raise EngineError(
             f"the completions for step {flight.step} were sampled by the weights of step {flight.synced}, "
-            f"{flight.staleness} steps behind those that it begins with, and engine.ahead allows {bound}."
+            f"{flight.staleness} steps behind those that it begins with, and engine.ahead allows {bound}. "
+            "They are a checkpoint's: remove the newest one's folder, so that a resume takes the one before."
         )
 
 

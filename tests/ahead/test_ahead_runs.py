@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from beside import pids
-from fake_vllm import FakeVllm, start_policy
+from fake_vllm import FakeVllm, served_by, start_policy
 from muster import checkpoint, using
 from muster.algo.recipes import GRPO, VESPO
 from muster.checkpoint import find
@@ -19,13 +19,13 @@ from muster.cli.story import ahead_line
 from muster.config import compare
 from muster.dist import joined
 from muster.engine_setup import engine_options, in_turn, refuse_uncorrected
-from muster.errors import CheckpointError, ConfigError, EngineLostError
+from muster.errors import CheckpointError, ConfigError, EngineError, EngineLostError
 from muster.preflight import preflight
 from muster.run import Watchers, run
 from muster.store import read_events, read_timings
 from ranks_of import on_ranks
 from tiny import tiny_model
-from toy_run import config_for, number, write_rows
+from toy_run import config_for, content, number, write_rows
 
 AHEAD = {"ahead": 1, "options": {"products": "linear"}}
 VARIANTS = {
@@ -52,14 +52,6 @@ def config(place: Path, folder: Path, variant: str, **sections):
     for name, values in sections.items():
         merged[name] = {**merged.get(name, {}), **values}
     return config_for(place, folder, **merged)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """What must be equal between equal runs, byte for byte."""
-    files = [folder / "metrics.jsonl", folder / "index"]
-    for pattern in ("rollouts/*", "eval/*", "final/*.safetensors", "checkpoints/*/*"):
-        files += folder.glob(pattern)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def stop_after(step: int, settings) -> None:
@@ -129,6 +121,11 @@ def test_completions_of_a_checkpoint_that_are_none_are_refused(place, tmp_path):
         checkpoint.save(newest.parent, 2, replace(saved, ahead={"flights": [broken], "threads": 1}))
         with pytest.raises(CheckpointError, match=r"ahead\.json of the checkpoint can't be read"):
             list(run(settings, resume=True))
+    checkpoint.save(
+        newest.parent, 2, replace(saved, ahead={"flights": [{**flight, "synced": 0}], "threads": 1})
+    )
+    with pytest.raises(EngineError, match=r"2 steps behind.*remove the newest one's folder"):
+        list(run(settings, resume=True))
 
 
 def test_a_run_leaves_the_number_of_threads_as_it_was(place, tmp_path):
@@ -141,13 +138,9 @@ def test_a_run_leaves_the_number_of_threads_as_it_was(place, tmp_path):
         torch.set_num_threads(before)
 
 
-def on(fakes):
-    options = {"urls": [fake.url for fake in fakes], "patience_s": 0.2}
-    return {"kind": "vllm", "ahead": 1, "options": options}
-
-
 def test_servers_sample_ahead_and_a_run_that_loses_them_goes_on_with_others(place, tmp_path, fakes):
-    whole = config_for(place, tmp_path / "whole", eval={"every": 2}, run={"steps": 4}, engine=on(fakes))
+    engine = served_by(fakes, ahead=1)
+    whole = config_for(place, tmp_path / "whole", eval={"every": 2}, run={"steps": 4}, engine=engine)
     expected = {report.step: report for report in run(whole)}
     for step in range(1, 5):
         report = expected[step]
@@ -156,7 +149,7 @@ def test_servers_sample_ahead_and_a_run_that_loses_them_goes_on_with_others(plac
         assert number(report, "sampling/mismatch") < 1e-4
         assert number(report, "sampling/staleness/max") == min(step - 1, 1)
 
-    settings = config_for(place, tmp_path, run={"steps": 4}, engine=on(fakes))
+    settings = config_for(place, tmp_path, run={"steps": 4}, engine=engine)
     reports = run(settings)
     assert [next(reports).step, next(reports).step] == [1, 2]
     for fake in fakes:
@@ -167,7 +160,8 @@ def test_servers_sample_ahead_and_a_run_that_loses_them_goes_on_with_others(plac
     assert found is not None
     other = FakeVllm(start_policy)
     try:
-        rest = list(run(config_for(place, tmp_path, run={"steps": 4}, engine=on([other])), resume=True))
+        moved = config_for(place, tmp_path, run={"steps": 4}, engine=served_by([other], ahead=1))
+        rest = list(run(moved, resume=True))
     finally:
         other.stop()
     assert rest[-1].step == 4

@@ -19,6 +19,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
+FRESH = {"envs", "everywhere", "long", "rewards", "safety"}
+"""Rooms in which it matters how processes of rewards start and end: there each is a fresh interpreter."""
+
 # A shell starts what it puts in the background with Ctrl-C ignored, which Muster would respect.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,6 +55,30 @@ def _one_reader() -> Iterator[None]:
     from muster.export import shared_reader
 
     with shared_reader():
+        yield
+
+
+@pytest.fixture(scope="session")
+def _nursery() -> Iterator[Path]:
+    from warm_workers import nursery
+
+    with nursery() as address:
+        yield address
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _warm_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Processes of rewards are forked from one interpreter that has imported what they import."""
+    from functools import partial
+
+    from muster.rewards.pool.launching import CAN_FORK, servers_made_by
+    from warm_workers import server_of
+
+    if request.path.relative_to(Path(__file__).parent).parts[0] in FRESH or not CAN_FORK:
+        yield
+        return
+    address: Path = request.getfixturevalue("_nursery")
+    with servers_made_by(partial(server_of, address)):
         yield
 
 

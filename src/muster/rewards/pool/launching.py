@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -173,7 +173,7 @@ class Interpreters:
 
 def fresh_server(module: str = REWARDS) -> ForkServer:
     """A fork server in a fresh interpreter, small and without torch; `module` is what its workers run."""
-    return ForkServer(partial(_spawn_server, module), can_remake=True)
+    return ForkServer(lambda: _makers[-1](module), can_remake=True)
 
 
 def forked_server(rewards: Sequence[Reward]) -> ForkServer:
@@ -188,6 +188,22 @@ def _spawn_server(module: str) -> Server:
     with theirs:
         process = _interpreter(module, "serve", theirs)
     return Server(ours, process.pid, process.wait)
+
+
+_makers: list[Callable[[str], Server]] = [_spawn_server]
+
+
+@contextmanager
+def servers_made_by(make: Callable[[str], Server]) -> Generator[None]:
+    """Inside, fork servers of fresh workers are made so; `make` is given the module that these run.
+
+    For many small runs in one process, where starting Python would take longer than the runs.
+    """
+    _makers.append(make)
+    try:
+        yield
+    finally:
+        _makers.pop()
 
 
 def _interpreter(module: str, role: str, line: socket.socket) -> subprocess.Popen[bytes]:

@@ -184,6 +184,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 def test_a_server_that_does_not_end_when_it_is_told_to_is_killed(monkeypatch):
+    monkeypatch.setattr(serving, "POLL_S", 0.05)
     monkeypatch.setattr(serving, "END_S", 0.2)
     port = free_port()
 
@@ -194,6 +195,7 @@ def test_a_server_that_does_not_end_when_it_is_told_to_is_killed(monkeypatch):
 
 
 def test_a_server_whose_engine_is_gone_and_that_stays_is_ended(monkeypatch):
+    monkeypatch.setattr(serving, "POLL_S", 0.05)
     monkeypatch.setattr(serving, "END_S", 0.2)
     monkeypatch.setattr(serving, "WATCH_S", 0.2)
     port = free_port()

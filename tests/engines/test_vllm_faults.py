@@ -1,5 +1,7 @@
 """What servers do wrong, and what becomes of it: asked again, asked of another, or told as it is."""
 
+import time
+
 import pytest
 
 from fake_vllm import POLICIES, FakeVllm, adapted, flat, gap, moved, policy_of, prompts, sampling, served
@@ -128,7 +130,9 @@ def test_a_server_whose_engine_dies_while_it_takes_weights_is_left_until_it_is_b
         one.dies_at, one.dies_silently = {"/collective_rpc", "/v1/load_lora_adapter"}, is_silent
         moved(policy_of(engine))
         engine.load_weights(policy_of(engine).trainable(), 1)
+        began = time.monotonic()
         groups = engine.generate(prompts(), sampling())
+        assert time.monotonic() - began < 15, "nobody waits for the whole of timeout_s, which is 20 here"
         assert gap(policy_of(engine), prompts(), groups) < 1e-4
         assert one.is_dead
         one.stop()

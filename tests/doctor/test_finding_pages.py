@@ -2,13 +2,14 @@
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from muster.cli.findings import print_findings
-from muster.doctor import KINDS, RULES, findings
+from muster.doctor import KINDS, RULES, Course, examine
 
 DOCS = Path(__file__).parents[2] / "docs" / "findings"
 
@@ -27,9 +28,9 @@ def test_a_page_says_what_its_finding_means_and_what_to_change(name: str):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_page_shows_the_recorded_run_as_the_doctor_sees_it(name: str, recorded_runs: Path):
+def test_a_page_shows_the_recorded_run_as_the_doctor_sees_it(name: str, course_in: Callable[[str], Course]):
     page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    shown = [finding for finding in findings(recorded_runs / name) if finding.name == name]
+    shown = [finding for finding in examine(course_in(name)) if finding.name == name]
     sink = io.StringIO()
     print_findings(shown, (), Path(name), Console(file=sink, width=100))
     (block,) = re.findall(r"```text\n\$ muster doctor \S+\n(.*?)```", page, re.DOTALL)

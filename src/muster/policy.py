@@ -32,6 +32,7 @@ from muster.errors import ConfigError, ModelError
 from muster.frozen import Ways
 from muster.holding import Holding, Replica
 from muster.lean import slim
+from muster.liger import Pieces
 from muster.logprobs import pad_kept, token_stats
 from muster.quantized import digest
 from muster.sharded import Shards
@@ -84,8 +85,8 @@ class Policy:
         model.eval()
         self.held: Holding = Replica(model)
         """Where the weights are between passes."""
-        self.ways = Ways()
-        """How linear layers compute in training; set at start, and kept by checkpoints."""
+        self.ways, self.pieces = Ways(), Pieces()
+        """How linear layers compute in training, and what kernels compute; kept by checkpoints."""
         slim(base, self.ways)
         self.plain_because = _share_prompts(base, max_tokens) if pack_prefixes else "packing is switched off"
         """Why prompts aren't shared within a group; None where they are."""

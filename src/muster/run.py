@@ -23,6 +23,7 @@ from muster.engine_setup import is_vllm
 from muster.errors import ConfigError
 from muster.export import export_model, form_of, model_card
 from muster.keeping import standing
+from muster.liger import fit
 from muster.loop import train
 from muster.nearest import did_you_mean
 from muster.policy import Policy, divide
@@ -186,6 +187,8 @@ def _session(
         with ExitStack() as failing:
             if session.engine is not None:
                 failing.enter_context(closing(session.engine))
+            if policy.held.rows is None:
+                policy.pieces = fit(policy.backbone, policy.precision)
             if found is not None:
                 restore(session, Path(str(found)))
                 # Where memory ran out a run goes on with a smaller one than it was saved with.
@@ -265,11 +268,14 @@ def _note_start(session: Session, numbers: Mapping[str, float | None], store: Ru
         products=products(session),
         trains_by_onednn=session.policy.ways.onednn,
         watched=True,
+        **session.policy.pieces.recorded(),
     )
     shown = ", ".join(
         f"{name.replace('_', ' ')} {value:.1e}" for name, value in numbers.items() if value is not None
     )
     say(f"device: {name_of(session.policy.device)}; computing in {_precision(session.policy)}")
+    for line in session.policy.pieces.lines():
+        say(line)
     say(f"self-check: {shown}")
     say(f"update budget: {session.budget.tokens:,} tokens a micro-batch; run folder {store.folder}")
 

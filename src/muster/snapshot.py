@@ -43,6 +43,7 @@ def snapshot(session: Session) -> Checkpoint:
             "products": products(session),
             "lays_out_frozen": session.policy.ways.copies_frozen,
             "trains_by_onednn": session.policy.ways.onednn,
+            **session.policy.pieces.recorded(),
             "optimizer": optimizer.plain,
             "quantized": session.policy.quantized,
         },
@@ -74,6 +75,9 @@ def agree(session: Session) -> None:
     if world_size() == 1:
         return
     session.budget.tokens = min(int(str(tokens)) for tokens in exchange(lambda: session.budget.tokens))
+    pieces = session.policy.pieces
+    everywhere = cast(list[list[str]], exchange(lambda: sorted(pieces.taken)))
+    pieces.taken = pieces.taken.intersection(*everywhere)
 
     def how() -> object:
         ways = asdict(session.policy.ways)
@@ -108,6 +112,7 @@ def restore(session: Session, path: Path) -> None:
     torch.set_num_threads(_whole(numbers, "threads"))
     session.policy.ways.copies_frozen = numbers.get("lays_out_frozen") is True
     session.policy.ways.onednn = ways.restored(numbers.get("trains_by_onednn"))
+    session.policy.pieces.keep(numbers.get("pieces"))
     state.old = dict(saved.old) if saved.old is not None else None
     if (engine := session.engine) is None:
         return

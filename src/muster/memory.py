@@ -21,7 +21,9 @@ ENOUGH_ON_CPU = 1024
 def available_bytes(device: torch.device, *, cgroup: Path = CGROUP, proc: Path = PROC) -> int:
     """Bytes that can still be allocated on the device, cgroup limits included."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        # What torch holds and has given to no tensor is there for the next one.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     left = [_left_in(folder) for folder in _memory_cgroups(cgroup, proc)]
     there = min([_meminfo_available(proc), *(number for number in left if number is not None)])
     # The processes of a machine that train together share what it has.

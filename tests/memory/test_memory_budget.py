@@ -37,6 +37,13 @@ def test_the_ranks_of_a_machine_share_its_memory(tmp_path, monkeypatch):
     assert available_bytes(CPU, **machine) == 2 * GIB
 
 
+def test_what_torch_keeps_of_a_gpu_for_later_is_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 50 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 20 * GIB)
+    assert available_bytes(torch.device("cuda")) == 33 * GIB
+
+
 def test_without_limits_it_is_what_the_machine_has_free(tmp_path):
     machine = _machine(tmp_path)
     _write(machine["cgroup"], memory__max="max", memory__current=GIB)

@@ -58,9 +58,10 @@ class LocalEngine:
         Where ranks divide the weights, each of them calls, be it without a prompt.
         """
         with self._weights_at_hand():
-            return self._sampled(prompts, sampling)
+            return _within_memory(self, prompts, sampling)
 
-    def _sampled(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+    def sampled(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        """The same, with `max_rows` side by side, whatever memory there is."""
         if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
             raise EngineError(
                 f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
@@ -169,3 +170,19 @@ class LocalEngine:
         limit = rollouts.sampling.max_tokens
         sampled = sum(len(rollouts.ids[rollout]) for rollout in running)
         self.progress((started - len(running)) * limit + sampled, count * limit)
+
+
+def _within_memory(
+    engine: LocalEngine, prompts: Sequence[Prompt], sampling: Sampling
+) -> list[list[Completion]]:
+    """What it samples; while the device runs out of memory, with half as many rows from then on."""
+    while True:
+        rows = min(engine.max_rows, len(prompts) * sampling.group_size)
+        try:
+            return engine.sampled(prompts, sampling)
+        except torch.OutOfMemoryError:
+            if rows <= 1:
+                raise
+            engine.max_rows = rows // 2
+        # Outside the handler, whose traceback would keep the tensors of the failed attempt alive.
+        torch.cuda.empty_cache()

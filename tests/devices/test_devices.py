@@ -14,16 +14,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from muster.adapters import add_lora
 from muster.algo.recipes import RECIPES, loss
 from muster.algo.tokens import Totals
 from muster.batch import pack
 from muster.clock import Clock
 from muster.devices import device_here, moved, name_of, settling
 from muster.engines.base import Sampling
-from muster.engines.decoding import SharedPrefixDecoder
+from muster.engines.decoding import PlainDecoder, SharedPrefixDecoder
 from muster.engines.fused import FAMILIES, FusedBackbone
 from muster.logprobs import token_stats
-from muster.policy import Policy, Scores
+from muster.policy import Policy, Scores, enable_gradient_checkpointing
 from muster.update import tokens_of
 from naive import make_batch
 from tiny import SHARING, tiny_model, tiny_tokenizer
@@ -81,6 +82,30 @@ def test_tokens_are_decoded_where_the_weights_are(family: str):
             # One joins others that are further on, of another prompt.
             decoder.join([0])
             assert decoder.step(torch.zeros(3, dtype=torch.long, device=META)).device == META
+
+
+def test_plain_rows_are_decoded_where_the_weights_are():
+    # The other families' masks need values.
+    policy, sampling = far_policy("gemma2"), Sampling(group_size=3, max_tokens=4)
+    assert not policy.packs
+    with torch.no_grad(), OneDevice():
+        decoder = PlainDecoder(policy, [(5, 6, 7), (8, 9)], sampling, 6)
+        decoder.step(decoder.join([0, 0, 1]).argmax(dim=1))
+        decoder.leave([1])
+        assert decoder.step(torch.zeros(2, dtype=torch.long, device=META)).device == META
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_an_adapter_is_trained_where_its_base_is(checkpoints: bool):
+    base: Any = tiny_model("llama")
+    model = add_lora(base.to(META), rank=2, alpha=4.0, targets=["q_proj", "down_proj"], seed=0)
+    policy, packed = Policy(model, tiny_tokenizer(), max_tokens=256), pack(BATCH)
+    if checkpoints:
+        enable_gradient_checkpointing(policy)
+    with OneDevice():
+        hidden = policy.hidden(moved(packed.ids, META), moved(packed.positions, META), packed.layout)
+        policy.logits(hidden).sum().backward()
+    assert {param.grad.device for _, param in policy.trainable() if param.grad is not None} == {META}
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)

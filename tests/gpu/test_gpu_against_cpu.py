@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from muster.adapters import add_lora
 from muster.algo.recipes import GRPO
 from muster.batch import count_totals
 from muster.clock import Clock
@@ -15,9 +16,11 @@ from muster.devices import moved, name_of
 from muster.engines.base import Sampling
 from muster.engines.sampler import draw
 from muster.export import Gguf, export_model
+from muster.export.writing import on_full_base
 from muster.loop import train
 from muster.policy import Policy, enable_gradient_checkpointing
 from muster.pretrained import load_model, load_tokenizer
+from muster.quantized import quantize
 from muster.run import Watchers, run
 from muster.update import Budget, Objective, update
 from muster.using import export
@@ -181,3 +184,16 @@ def test_a_gguf_holds_the_weights_of_the_gpu(tmp_path: Path):
         gguf=Gguf(dtype="f32"),
     )
     assert proof.difference < LOGPROBS
+
+
+def test_a_base_in_four_bits_is_made_whole_in_the_memory_of_the_machine(tmp_path: Path):
+    place = str(save_tiny_model(tmp_path / "model"))
+    model = load_model(place, dtype="auto")
+    quantize(model, "nf4", GPU)
+    torch.nn.Module.to(model, GPU)
+    adapted = add_lora(model, rank=2, alpha=4.0, targets=["q_proj"], seed=0)
+    policy = Policy(adapted, tiny_tokenizer(), max_tokens=64)
+    whole = on_full_base(policy, place)
+    assert (policy.device.type, whole.device.type) == ("cuda", "cpu")
+    for (name, mine), (_, other) in zip(policy.trainable(), whole.trainable(), strict=True):
+        assert torch.equal(mine.cpu(), other), name

@@ -82,8 +82,8 @@ def on_full_base(policy: Policy, base_path: str) -> Policy:
     if policy.quantized is None:
         return policy
     assert isinstance(policy.model, PeftModel)
+    # Not on a GPU: what was trained in 4 bits need not fit there in 32.
     base = load_model(base_path, dtype=torch.float32)
-    nn.Module.to(base, policy.device)
     return Policy(
         carried_over(policy.model, base), policy.tokenizer, max_tokens=NUM_TOKENS, pack_prefixes=False
     )

@@ -96,13 +96,14 @@ def budget_tokens(
 def activation_bytes(config: PreTrainedConfig, gradient_checkpointing: bool, itemsize: int) -> int:
     """Bytes that one packed token keeps until the backward pass.
 
-    Per layer about 12 vectors of the hidden size and 4 of the MLP's; with gradient checkpointing
-    only the layer's input, and one layer's worth while it is recomputed.
+    Per layer about 12 vectors of the hidden size and 4 of the MLP's; in bfloat16, where what norms see
+    stays float32 and each product casts its input anew, as much as 20. With gradient checkpointing only
+    the layer's input, and one layer's worth while it is recomputed.
     """
     hidden = int(config.hidden_size)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
     layers = int(config.num_hidden_layers)
-    per_layer = 12 * hidden + 4 * inner
+    per_layer = (20 if itemsize == 2 else 12) * hidden + 4 * inner
     kept = layers * hidden + per_layer if gradient_checkpointing else layers * per_layer
     return kept * itemsize
 

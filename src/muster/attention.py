@@ -94,14 +94,7 @@ def _group_outputs(query: Tensor, key: Tensor, value: Tensor, scale: float, span
     """The prompt's output [1 P H D] and, one after the other, the completions' [1 N H D]."""
     split = span.start + span.prompt
     prompt = [x[:, :, span.start : split] for x in (query, key, value)]
-    output = F.scaled_dot_product_attention(
-        prompt[0],
-        prompt[1],
-        prompt[2],
-        is_causal=True,
-        scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
+    output = causal_attention(prompt[0], prompt[1], prompt[2], scale, repeats=_wants_own_keys(query))
     outputs = [output.transpose(1, 2)]
     start = split
     for lengths in length_buckets(span.completions):
@@ -110,6 +103,30 @@ def _group_outputs(query: Tensor, key: Tensor, value: Tensor, scale: float, span
         outputs.append(_completion_outputs(own, prompt[1:], scale, lengths))
         start = end
     return outputs
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, *, repeats: bool) -> Tensor:
+    """[1 H P D] of positions that see themselves and those before: [1 H P D] over [1 K P D].
+
+    `repeats` gives each query head its own copy of the key head that it shares with others.
+    """
+    shared = query.shape[1] // key.shape[1]
+    if repeats and shared > 1:
+        key, value = (x.repeat_interleave(shared, dim=1) for x in (key, value))
+    return F.scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+    )
+
+
+def _wants_own_keys(query: Tensor) -> bool:
+    """Whether the device attends in one pass only where no heads share keys.
+
+    A GPU's kernel for those that do takes 16 bits; beyond these torch would form the scores of all
+    positions with all others, and keep them for the backward pass.
+    """
+    kind = query.device.type
+    is_low = query.dtype in (torch.bfloat16, torch.float16)
+    return kind != "cpu" and not (is_low or (kind == "cuda" and torch.is_autocast_enabled(kind)))
 
 
 def length_buckets(lengths: Sequence[int]) -> list[tuple[int, ...]]:

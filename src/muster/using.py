@@ -18,6 +18,7 @@ from muster import assemble, checkpoint, hub, pretrained
 from muster.clock import Clock
 from muster.config import Config, ModelConfig, load
 from muster.data import encode_prompts
+from muster.devices import settling
 from muster.engine_setup import engine_options, in_turn, is_vllm
 from muster.engines.base import Sampling
 from muster.engines.local import LocalEngine
@@ -73,7 +74,7 @@ def evaluate(
         items = assemble.encode(config, tokenizer, samples[: config.eval.prompts], told.say, stage)
         scene = assemble.make_scene(config, tokenizer, items, stage)
         policy = load_policy(place, tokenizer, seed=config.run.seed, say=told.say)
-        clock = Clock(told.progress)
+        clock = Clock(told.progress, settling(policy.device))
         sampling = assemble.make_sampling(config, policy)
         # vLLM in this process loads the model that is measured.
         measured = config.model_copy(update={"model": place.model})

@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from muster.attention import length_buckets, unpackable_because
+from muster.attention import causal_attention, length_buckets, unpackable_because
 from muster.batch import Batch
 from muster.errors import ModelError
 from muster.policy import Policy
@@ -219,3 +219,17 @@ def test_ordinary_calls_of_a_policys_model_keep_working():
     ours = policy.base(input_ids=ids, attention_mask=mask).logits
     theirs = exact_model("llama")(input_ids=ids, attention_mask=mask).logits
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_key_heads_of_their_own_change_neither_attention_nor_its_gradients():
+    generator = torch.Generator().manual_seed(4)
+    shapes = ((1, 6, 9, 8), (1, 2, 9, 8), (1, 2, 9, 5))
+    inputs = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    upstream = torch.randn(1, 6, 9, 5, generator=generator, dtype=torch.float64)
+    found = []
+    for repeats in (False, True):
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        output = causal_attention(leaves[0], leaves[1], leaves[2], 0.3, repeats=repeats)
+        found.append([output, *torch.autograd.grad(output, leaves, upstream)])
+    for mine, other in zip(*found, strict=True):
+        assert torch.allclose(mine, other, rtol=1e-10, atol=1e-12)

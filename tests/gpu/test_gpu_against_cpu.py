@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from muster.adapters import add_lora
 from muster.algo.recipes import GRPO
@@ -84,6 +85,14 @@ def gradients_on(device: torch.device, family: str, *, budget: int = 512, again:
         clock=Clock(),
     )
     return {name: (before[name] - param.detach()).cpu() for name, param in policy.trainable()}
+
+
+@pytest.mark.parametrize("family", SHARING)
+def test_no_scores_of_all_positions_with_all_others_are_formed(family: str):
+    policy = policy_on(GPU, family)
+    # Without torch's own formula, which forms them; it raises where no kernel takes the tensors.
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
+        policy.score(BATCH, temperature=1.0).logprobs.sum().backward()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,20 +12,28 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from muster.errors import ConfigError, EngineLostError, MusterError, RankError
-from muster.launched import is_launched, local_rank
+from muster.launched import is_launched, local_rank, meeting, num_launched
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import Store
 
 Result = TypeVar("Result")
 
+_ALONE = ContextVar("alone", default=False)
+
 PATIENCE = timedelta(days=1)
 """How long a rank waits for another that is alive; one that is gone is noticed at once."""
+
+_FAILED = "failed"
+_boards: list["Store"] = []
+"""Where a rank that fails says why, before it closes its connections; of ranks that have met, one."""
 
 
 @contextmanager
@@ -42,14 +50,16 @@ def joined() -> Generator[None]:
     if torch.cuda.is_available():
         if local_rank() >= torch.cuda.device_count():
             raise ConfigError(
-                f"LOCAL_RANK is {local_rank()}, and there are {torch.cuda.device_count()} GPUs here. Start "
-                "as many processes a machine as it has GPUs, and let each see all of them."
+                f"this is process {local_rank()} of its machine, counted from 0 (LOCAL_RANK, SLURM_LOCALID), "
+                f"and it sees {torch.cuda.device_count()} GPUs. Start as many processes a machine as it has "
+                "GPUs, and let each see all of them: in Slurm --gpus-per-node instead of --gpus-per-task."
             )
         torch.cuda.set_device(local_rank())
+    address = meeting()
     try:
-        meeting, number, count = next(rendezvous("env://", timeout=PATIENCE))
+        place, number, count = next(rendezvous(address, timeout=PATIENCE))
         # A launcher that starts ranks again gives them the store of those before, addresses and all.
-        attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", meeting)
+        attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", place)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
             store=attempt,
@@ -59,13 +69,18 @@ def joined() -> Generator[None]:
         )
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but the ranks can't meet: {error}. Start them by one "
-            "torchrun or accelerate launch, or export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each."
+            f"{num_launched()} processes were started, and the ranks can't meet: {error}. Start them by one "
+            "torchrun, accelerate launch or srun, or export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."
         ) from error
+    _boards.append(attempt)
     try:
         yield
+    except Exception as error:
+        _note_failure(error)
+        raise
     finally:
         # Whoever still waits for this rank is told by the closed connection.
+        _boards.clear()
         dist.destroy_process_group()
 
 
@@ -85,11 +100,21 @@ def is_first() -> bool:
 
 def world_size() -> int:
     """How many processes train together."""
-    if not _is_running():
+    if not _is_running() or _ALONE.get():
         return 1
     import torch.distributed as dist
 
     return dist.get_world_size()
+
+
+@contextmanager
+def alone() -> Generator[None]:
+    """For work that this rank does and no other: there are no other ranks in it."""
+    before = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(before)
 
 
 def _is_running() -> bool:
@@ -141,8 +166,26 @@ def together(work: Callable[[], Result], *, meets: bool = False) -> Result:
 
 
 def decided_by_first(work: Callable[[], object]) -> object:
-    """What the work gave on rank 0, the only one to do it."""
-    return exchange(lambda: work() if is_first() else None)[0]
+    """What the work gave on rank 0, the only one to do it; as JSON keeps it."""
+    if world_size() == 1:
+        return work()
+    content = together(lambda: json.dumps(work()).encode() if is_first() else b"")
+    return json.loads(_sent_by_first(content))
+
+
+def _sent_by_first(content: bytes) -> bytes:
+    """The bytes of rank 0, which has some."""
+    import torch
+    import torch.distributed as dist
+
+    with _noticing_the_gone():
+        length = torch.tensor([len(content)])
+        dist.broadcast(length, src=0)
+        held = torch.zeros(int(length), dtype=torch.uint8)
+        if is_first():
+            held = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        dist.broadcast(held, src=0)
+    return bytes(held.numpy())
 
 
 def _all_gather(content: bytes) -> list[bytes]:
@@ -205,9 +248,26 @@ def _noticing_the_gone(*, in_work: bool = False) -> Generator[None]:
         if in_work and (isinstance(error, MusterError) or not _is_of_the_network(error)):
             raise
         raise RankError(
-            f"another rank is gone, so rank {rank()} stops: what it died of is in its own output "
+            _noted_failure()
+            or f"another rank is gone, so rank {rank()} stops: what it died of is in its own output "
             f"({str(error).partition(' This is typically')[0]})"
         ) from error
+
+
+def _note_failure(error: Exception) -> None:
+    """Says why this rank fails, unless it only follows another that did."""
+    if not isinstance(error, RankError):
+        # The one that keeps the board may be gone.
+        with suppress(RuntimeError):
+            _boards[0].set(_FAILED, f"rank {rank()} failed: {type(error).__name__}: {error}")
+
+
+def _noted_failure() -> str | None:
+    """What a rank that failed has said; None where none had the time to, or nobody keeps it any more."""
+    try:
+        return _boards[0].get(_FAILED).decode() if _boards and _boards[0].check([_FAILED]) else None
+    except RuntimeError:
+        return None
 
 
 def _is_of_the_network(error: RuntimeError) -> bool:

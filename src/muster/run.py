@@ -16,7 +16,7 @@ from muster.checkpoint import put_weights
 from muster.clock import Progress
 from muster.config import Config, fingerprints, to_toml
 from muster.devices import name_of
-from muster.dist import decided_by_first, is_first, joined, together, world_size
+from muster.dist import decided_by_first, exchange, is_first, joined, together, world_size
 from muster.doctor import KINDS, WARM_START_KINDS
 from muster.driving import Watchers, accompany, drive
 from muster.engine_setup import is_vllm
@@ -137,6 +137,7 @@ def _carried_out(
     folder = folder_of(config)
     with ExitStack() as stack:
         stack.enter_context(joined())
+        _refuse_other_ranks(config)
         # Whoever calls has the number of threads back that was there.
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         taken = together(lambda: _taken_up(stack, folder, config, told.say) if resume else None)
@@ -216,6 +217,18 @@ def _failures_noted(store: RunStore, say: Say) -> Generator[None]:
             if stands not in str(error):
                 say(stands)
         raise
+
+
+def _refuse_other_ranks(config: Config) -> None:
+    """Refuses ranks that are told to train otherwise: tasks of one Slurm step, say, with a file each."""
+    first, *others = [str(text).splitlines() for text in exchange(lambda: to_toml(config))]
+    for number, other in enumerate(others, start=1):
+        if other != first:
+            theirs, ours = sorted(set(other) - set(first)), sorted(set(first) - set(other))
+            raise ConfigError(
+                f"rank {number} was started to train otherwise than rank 0: it has {theirs}, and rank 0 "
+                f"{ours}. Give all one configuration; with WORLD_SIZE=1 each process trains alone."
+            )
 
 
 def _refuse_unknown(names: Sequence[str], known: Collection[str]) -> None:

@@ -5,7 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
+from muster import dist
 from muster.cli.entry import main
 from muster.config import to_toml
 from muster.run import run
@@ -87,6 +89,17 @@ def test_what_fails_on_one_rank_is_told_by_the_others(place: Path, tmp_path: Pat
     list(run(config_for(place, tmp_path)))
     assert train_on(2, config_for(place, tmp_path), tmp_path / "log") == [1, 1]
     assert "RankError: rank 0 failed: ConfigError" in (tmp_path / "log.1").read_text()
+
+
+def test_why_a_rank_failed_reaches_those_that_wait_for_its_sums(tmp_path: Path):
+    def work(number: int) -> None:
+        with dist.joined():
+            if number == 1:
+                raise ValueError("no room on this device")
+            dist.sum_over_ranks(torch.ones(3))
+
+    assert on_ranks(2, tmp_path / "log", work) == [1, 1]
+    assert "RankError: rank 1 failed: ValueError: no room on this device" in (tmp_path / "log.0").read_text()
 
 
 def test_ranks_agree_on_a_name_and_one_of_them_speaks(place: Path, tmp_path: Path):

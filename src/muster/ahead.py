@@ -6,14 +6,19 @@ from which side was faster: equal runs are equal, and a resumed one goes on as t
 completion may be is bounded by N; the recipe's sampler correction weighs it.
 
 What a flight holds is proven once its completions are there: against the weights that sampled it.
+
+On several ranks the first one asks for all: it alone holds what is under way, waits for it, proves it and
+hands it on. The others know which prompts were asked for.
 """
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from muster.clock import AHEAD
+from muster.dist import alone, decided_by_first, is_first, world_size
+from muster.engines.for_all import ForAll
 from muster.engines.plain import as_groups, plain_groups
 from muster.engines.queued import Groups, Queued
 from muster.errors import CheckpointError, EngineError, EngineLostError
@@ -45,7 +50,7 @@ def take(run: Run, step: int) -> Flight | None:
     assert first.step == step, "flights come in the order of the steps"
     refuse_stale(first, run.plan.ahead)
     with run.clock.phase("sample"):
-        flight = _landed(run, first)
+        flight = _handed_on(run, first)
     run.state.flights = tuple(others)
     return flight
 
@@ -82,8 +87,9 @@ def num_in_flight(state: State) -> int:
 
 def note_seconds(run: Run) -> None:
     """Counts what was sampled while nobody waited for it."""
-    if isinstance(run.engine, Queued):
-        run.clock.count(AHEAD, run.engine.overlap.take())
+    engine = run.engine.queued if isinstance(run.engine, ForAll) else run.engine
+    if isinstance(engine, Queued):
+        run.clock.count(AHEAD, engine.overlap.take())
 
 
 def to_plain(run: Run) -> dict[str, object] | None:
@@ -123,7 +129,7 @@ def _sent(run: Run, step: int, indices: Sequence[int]) -> Flight:
         indices=tuple(indices),
         synced=state.step,
         version=state.version,
-        weights=_copied(run),
+        weights=_copied(run) if is_first() else None,
         sampled=_queued(run).submit(_prompts(run, step, indices), run.sampling),
     )
 
@@ -143,6 +149,15 @@ def _copied(run: Run) -> Weights:
     return run.policy.snapshot()
 
 
+def _handed_on(run: Run, flight: Flight) -> Flight:
+    """The flight with its completions, on every rank as on the first."""
+    if world_size() == 1:
+        return _landed(run, flight)
+    read = _read(run, cast(dict[str, Any], decided_by_first(lambda: _plain(_landed(run, flight)))))
+    assert isinstance(read, Flight), "it has landed"
+    return read
+
+
 def _landed(run: Run, flight: Flight) -> Flight:
     """The flight once its completions are there, refused where they are not by the weights it names."""
     if flight.weights is None:
@@ -150,7 +165,8 @@ def _landed(run: Run, flight: Flight) -> Flight:
     groups = _unscored(run, flight, _queued(run).wait(flight.sampled))
     refuse_odd(groups, run.sampling, flight.version, flight.step)
     temperature = run.objective.temperature
-    gap = prove(run, groups, step=flight.step, temperature=temperature, weights=flight.weights)
+    with alone():
+        gap = prove(run, groups, step=flight.step, temperature=temperature, weights=flight.weights)
     return replace(flight, weights=None, mismatch=gap)
 
 
@@ -207,7 +223,7 @@ def _read(run: Run, plain: Mapping[str, Any]) -> Flight | tuple[int, list[int]]:
     )
 
 
-def _queued(run: Run) -> Queued:
+def _queued(run: Run) -> Queued | ForAll:
     engine = run.engine
-    assert isinstance(engine, Queued), "what samples ahead takes orders while it works"
+    assert isinstance(engine, Queued | ForAll), "what samples ahead takes orders while it works"
     return engine

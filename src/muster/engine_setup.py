@@ -10,9 +10,10 @@ from muster.algo.ratios import no_correction
 from muster.algo.recipes import Recipe
 from muster.config import Config
 from muster.devices import device_here
-from muster.dist import world_size
+from muster.dist import is_first, world_size
 from muster.engines.asking import refuse_unknown_sets
 from muster.engines.base import Engine
+from muster.engines.for_all import ForAll
 from muster.engines.local import LocalEngine
 from muster.engines.options import InsideOptions, LocalOptions, VllmOptions, read_options
 from muster.engines.process import SamplerProcess
@@ -31,11 +32,6 @@ GPU_SHARE = 0.3
 
 def engine_options(config: Config) -> Options:
     """The engine's own options, and that what is sampled can be trained on; ConfigError where not."""
-    if config.engine.ahead and world_size() > 1:
-        raise ConfigError(
-            f"engine.ahead is {config.engine.ahead} in a run of {world_size()} processes, each of which "
-            "would start another one to sample. Train in one process, or leave engine.ahead at 0."
-        )
     if config.engine.kind == "local":
         return _local_options(config)
     chosen = config.sampling
@@ -71,6 +67,12 @@ def _inside_options(config: Config) -> InsideOptions:
 
 def _local_options(config: Config) -> LocalOptions:
     options = read_options(LocalOptions, config.engine.options)
+    if config.engine.ahead and world_size() > 1:
+        raise ConfigError(
+            f"engine.ahead is {config.engine.ahead} and engine.kind is 'local' in a run of {world_size()} "
+            "processes: each would start another one with a model of its own, on the cores or GPU that it "
+            'trains on. Sample ahead on servers, engine.kind = "vllm", or leave engine.ahead at 0.'
+        )
     if options.threads is not None and not config.engine.ahead:
         raise ConfigError(
             f"engine.options.threads is {options.threads}, and nothing is sampled in a process of its own. "
@@ -100,6 +102,8 @@ def in_turn(config: Config) -> Config:
 
 def is_vllm(engine: Engine) -> bool:
     """What samples is vLLM, which computes in a precision and by kernels of its own."""
+    if isinstance(engine, ForAll):
+        return True
     inner = engine.apart if isinstance(engine, Queued) else engine
     return isinstance(inner, VllmEngine | VllmInside)
 
@@ -123,8 +127,7 @@ def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], N
     """
     options = engine_options(config)
     if isinstance(options, VllmOptions):
-        served = VllmEngine(policy, options, key=engine_key(options), progress=progress)
-        return _queued(served, policy) if config.engine.ahead else served
+        return _on_servers(config, options, policy, progress)
     if isinstance(options, InsideOptions):
         return _inside(config, options, policy, progress)
     if config.engine.ahead:
@@ -132,6 +135,22 @@ def make_engine(config: Config, policy: Policy, progress: Callable[[int, int], N
     engine = LocalEngine(policy, max_rows=options.max_rows, progress=progress)
     engine.tune(_num_rows(config), _products(options))
     return engine
+
+
+def _on_servers(
+    config: Config, options: VllmOptions, policy: Policy, progress: Callable[[int, int], None]
+) -> VllmEngine | Queued | ForAll:
+    """The engine on vLLM servers; ahead of the update the first of several ranks asks them for all."""
+    is_ahead, ranks = config.engine.ahead > 0, world_size()
+    if is_ahead and not is_first():
+        return ForAll(None)
+    served = VllmEngine(
+        policy, options, key=engine_key(options), progress=progress, asks_for_all=is_ahead and ranks > 1
+    )
+    if not is_ahead:
+        return served
+    queued = _queued(served, policy)
+    return ForAll(queued) if ranks > 1 else queued
 
 
 def about_engine(options: Options) -> str | None:

@@ -1,6 +1,6 @@
 """Prompts to groups: sample, decode, grade."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -42,6 +42,10 @@ class Sampled(NamedTuple):
 
     completion: Completion
     episode: Episode | None = None
+
+
+SampledOf = Callable[[slice], list[list[Sampled]]]
+"""What was sampled for a part of the items."""
 
 
 class Noted(NamedTuple):
@@ -90,15 +94,17 @@ class Collector:
         """A graded group per item, in order; every rank samples and grades its share of them.
 
         `step` is the run's that rewards are told of; without it, the one that the keys name. `sampled`
-        are completions that are there already, of a run of one rank.
+        are completions that are there already, on every rank.
         """
         prompts = [Prompt(ids=item.ids, key=key) for item, key in zip(items, keys, strict=True)]
         told = keys[0].step if step is None else step
-        if sampled is None:
-            rollouts = self._shared(items, prompts, sampling, clock, told)
-        else:
-            members = [[Sampled(one) for one in group] for group in sampled]
-            rollouts = self._graded(items, members, clock, told)
+
+        def sampled_of(part: slice) -> list[list[Sampled]]:
+            if sampled is None:
+                return self._sampled(items[part], prompts[part], sampling, clock)
+            return [[Sampled(one) for one in group] for group in sampled[part]]
+
+        rollouts = self._shared(items, sampled_of, clock, told)
         return [
             Group(
                 id=prompt.key.group_id,
@@ -111,28 +117,23 @@ class Collector:
         ]
 
     def _shared(
-        self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, step: int
+        self, items: Sequence[Item], sampled_of: SampledOf, clock: Clock, step: int
     ) -> list[tuple[Rollout, ...]]:
         """Those of all items, of which each rank samples and grades its share."""
         if world_size() == 1:
-            return self._rollouts(items, prompts, sampling, clock, step)
+            return self._graded(items, sampled_of(slice(None)), clock, step)
         mine = slice(share(len(items)).start, share(len(items)).stop)
 
         def work() -> str:
-            rollouts = self._rollouts(items[mine], prompts[mine], sampling, clock, step)
+            # A rank that has nothing to sample asks for nothing, too: the others may wait for it there.
+            sampled = sampled_of(mine)
+            rollouts = self._graded(items[mine], sampled, clock, step) if sampled else []
             return _dump(rollouts, self.grader.take_logged())
 
         everyone = [_load(str(received)) for received in exchange(work)]
         for _, logged in everyone:
             self._logged.add(logged)
         return [members for rollouts, _ in everyone for members in rollouts]
-
-    def _rollouts(
-        self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, step: int
-    ) -> list[tuple[Rollout, ...]]:
-        """Sampled and graded in this process, which may have nothing to sample."""
-        sampled = self._sampled(items, prompts, sampling, clock)
-        return self._graded(items, sampled, clock, step) if items else []
 
     def _graded(
         self, items: Sequence[Item], sampled: Sequence[Sequence[Sampled]], clock: Clock, step: int

@@ -15,7 +15,7 @@ from fake_vllm import FakeVllm, served_by, start_policy
 from muster import checkpoint, using
 from muster.algo.recipes import GRPO, VESPO
 from muster.checkpoint import find
-from muster.cli.story import ahead_line
+from muster.cli.outcome import ahead_line
 from muster.config import compare
 from muster.dist import joined
 from muster.engine_setup import engine_options, in_turn, refuse_uncorrected
@@ -77,8 +77,23 @@ def test_a_run_that_was_stopped_goes_on_as_the_whole(place, tmp_path, variant): 
     resumed = content(tmp_path / "toy")
     assert whole.keys() == resumed.keys()
     assert [name for name in whole if whole[name] != resumed[name]] == []
-    line = ahead_line(read_timings(tmp_path / "toy"))
-    assert "of sampling ran beside the steps" in line
+    lines = read_timings(tmp_path / "toy")
+    gained = sum(line["ahead_s"] for line in lines if line["step"])
+    assert gained > 0
+    said = ahead_line(lines).partition(" s of sampling ran beside the steps")[0]
+    assert float(said.removeprefix("ahead: ").replace(",", "")) == pytest.approx(gained, rel=0.01)
+
+
+def test_what_sampling_ahead_saved_is_said_in_seconds():
+    lines = [
+        {"step": 1, "seconds": {"sample": 4.0, "backward": 5.0, "eval": 50.0}, "ahead_s": 3.0},
+        {"step": 2, "seconds": {"sample": 1.0, "backward": 5.0, "save": 9.0}, "ahead_s": 2.0},
+    ]
+    assert ahead_line(lines) == (
+        "ahead: 5 s of sampling ran beside the steps, which waited 5 s for it: they took 15 s instead of "
+        "20 s in turns at the same pace, 25% saved"
+    )
+    assert ahead_line([{"step": 1, "seconds": {"sample": 4.0}}]) == ""
 
 
 def test_a_run_whose_sampler_is_killed_is_saved_and_goes_on(place, tmp_path):
@@ -194,11 +209,15 @@ def test_settings_that_sampling_ahead_does_not_go_with_are_refused(place, tmp_pa
     assert not (tmp_path / "toy").exists()
 
 
-def test_several_processes_do_not_sample_ahead(place, tmp_path):
+def test_several_processes_sample_ahead_on_servers_alone(place, tmp_path):
     settings = config_for(place, tmp_path, engine=AHEAD)
+    on_servers = {"kind": "vllm", "ahead": 1, "options": {"urls": ["http://127.0.0.1:8000"]}}
+    served = config_for(place, tmp_path, engine=on_servers)
 
     def work(_):
-        with joined(), pytest.raises(ConfigError, match="in a run of 2 processes"):
-            engine_options(settings)
+        with joined():
+            assert engine_options(served)
+            with pytest.raises(ConfigError, match="in a run of 2 processes: each would start another one"):
+                engine_options(settings)
 
     assert on_ranks(2, tmp_path / "log", work) == [0, 0]

@@ -173,6 +173,8 @@ def test_what_can_not_be_counted_is_refused_before_anything_is_measured(place: P
     ahead = config_for(place, tmp_path, engine={"ahead": 1})
     with pytest.raises(ConfigError, match=r"--devices names 4, and engine\.ahead is 1"):
         look_ahead(ahead, read_layouts("1,4"), [], measure, quiet)
+    served = {"kind": "vllm", "ahead": 1, "options": {"urls": ["http://127.0.0.1:8000"]}}
+    assert look_ahead(config_for(place, tmp_path, engine=served), read_layouts("4+1"), [], None, quiet).fits
     with pytest.raises(ConfigError, match="netwrk"):
         look_ahead(config_for(place, tmp_path), read_layouts("1"), ["netwrk=1"], measure, quiet)
 

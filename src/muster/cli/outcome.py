@@ -1,7 +1,7 @@
 """What a run has come to: held-out reward and completions before and after, and what to do next."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,9 +11,18 @@ from rich.text import Text
 
 from muster.cli.output import PatientConsole, program
 from muster.cli.samples import completion_text, group_table, question_text, reward_text
-from muster.cli.text import escape_text, number
+from muster.cli.text import escape_text, number, percent
+from muster.clock import step_seconds
 from muster.records import EvalReport, Group
-from muster.store import eval_steps, held_out_score, read_eval, read_metrics, to_json
+from muster.store import (
+    Line,
+    eval_steps,
+    held_out_score,
+    read_eval,
+    read_metrics,
+    read_timings,
+    to_json,
+)
 
 NUM_PAIRS = 3
 
@@ -27,6 +36,8 @@ class Pair(NamedTuple):
 
 def print_outcome(folder: Path, console: Console) -> None:
     """Prints what the run in this folder has come to."""
+    if told := ahead_line(read_timings(folder)):
+        console.print(Text(told), soft_wrap=True)
     lines = {line["step"]: line for line in read_metrics(folder) if held_out_score(line) is not None}
     if lines:
         first, last = min(lines), max(lines)
@@ -42,6 +53,23 @@ def print_outcome(folder: Path, console: Console) -> None:
             console.print(pairs_table(pairs(folder), first, last))
     for line in next_commands(folder):
         console.print(Text(line), soft_wrap=True)
+
+
+def ahead_line(lines: Sequence[Line]) -> str:
+    """What sampling ahead gained, in a sentence; empty for a run that takes turns.
+
+    In turns the steps would have waited for what was sampled beside them, too: as long as it took here.
+    """
+    if not any("ahead_s" in line for line in lines):
+        return ""
+    beside = sum(line.get("ahead_s", 0.0) for line in lines)
+    waited = sum(line["seconds"].get("sample", 0.0) for line in lines)
+    took = sum(step_seconds(line["seconds"]) for line in lines)
+    return (
+        f"ahead: {number(beside)} s of sampling ran beside the steps, which waited {number(waited)} s for "
+        f"it: they took {number(took)} s instead of {number(took + beside)} s in turns at the same pace, "
+        f"{percent(beside / (took + beside))} saved"
+    )
 
 
 def held_out_text(title: str, metrics: Mapping[str, object]) -> Text:

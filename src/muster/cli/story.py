@@ -76,8 +76,6 @@ def print_run(folder: Path) -> None:
     print_headlines(known_findings(folder), folder, console)
     if timings := read_timings(folder):
         console.print(timings_table(timings))
-        if told := ahead_line(timings):
-            console.print(Text(told), soft_wrap=True)
     for event in [event for event in events if event.get("kind") == "warning"][-_MAX_WARNINGS:]:
         text = f"step {event.get('step')}: {event.get('text')}"
         console.print(Text(escape_text(text), style="yellow"), soft_wrap=True)
@@ -139,17 +137,6 @@ def timings_table(lines: Sequence[Line]) -> Table:
         share = percent(seconds / whole) if whole else ""
         table.add_row(escape_text(name), number(seconds), number(seconds / steps), share, speed)
     return table
-
-
-def ahead_line(lines: Sequence[Line]) -> str:
-    """What sampling ahead gained, in a sentence; empty for a run that takes turns."""
-    if not any("ahead_s" in line for line in lines):
-        return ""
-    beside = sum(line.get("ahead_s", 0.0) for line in lines)
-    waited = sum(line["seconds"].get("sample", 0.0) for line in lines)
-    return (
-        f"ahead: {number(beside)} s of sampling ran beside the steps, which waited {number(waited)} s for it"
-    )
 
 
 def print_step(folder: Path, step: int, console: Console | None = None) -> None:

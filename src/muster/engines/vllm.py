@@ -37,13 +37,15 @@ class VllmEngine:
         *,
         key: str | None = None,
         progress: Callable[[int, int], None] = untold,
+        asks_for_all: bool = False,
     ) -> None:
-        """`key` is the servers' API key."""
+        """`key` is the servers' API key. One that `asks_for_all` is the only one of all ranks' to ask."""
         self.policy = policy
         self.progress = progress
         self._shelf = Shelf(options.share)
+        self._num_asking = 1 if asks_for_all else world_size()
         # A server is given so many requests by all ranks together, and each rank begins with another server.
-        max_requests = max(1, options.max_requests // world_size())
+        max_requests = max(1, options.max_requests // self._num_asking)
         first = rank() % len(options.urls)
         self._fleet = Fleet(
             [
@@ -68,8 +70,8 @@ class VllmEngine:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Writes the weights to where servers read them; each is told before it samples next.
 
-        A version names its weights, so the one that is there already is not written again. All ranks call
-        this, and one of them writes.
+        A version names its weights, so the one that is there already is not written again. All ranks that
+        ask call this, and one of them writes.
         """
         before = self._shelf.load
         if before is None or before.label.version != version:
@@ -79,7 +81,7 @@ class VllmEngine:
 
     def put(self, weights: Iterable[tuple[str, Tensor]], version: int) -> Load:
         """Writes the weights beside those that are being sampled by."""
-        if world_size() == 1:
+        if self._num_asking == 1:
             return self._shelf.put(self.policy, dict(weights), version)
         return publish(self._shelf, self._fleet.servers, self.policy, dict(weights), version)
 

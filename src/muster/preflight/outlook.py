@@ -90,10 +90,12 @@ def look_ahead(
             f'--devices names {odd}, and run.layout is "shard": weights that are divided are sampled by the '
             "ranks themselves. Leave the servers out."
         )
-    if config.engine.ahead and (odd := next((layout for layout in layouts if layout.ranks > 1), None)):
+    several = next((layout for layout in layouts if layout.ranks > 1), None)
+    if several and config.engine.ahead and config.engine.kind != "vllm":
         raise ConfigError(
-            f"--devices names {odd}, and engine.ahead is {config.engine.ahead}, which is refused on several "
-            "ranks. Name layouts of one device that trains, or set engine.ahead = 0."
+            f"--devices names {several}, and engine.ahead is {config.engine.ahead} with engine.kind "
+            f"{config.engine.kind!r}, which several ranks refuse: only servers sample ahead for them. Name "
+            'layouts of one device that trains, set engine.kind = "vllm", or engine.ahead = 0.'
         )
     # What is misspelt is refused before minutes of sampling.
     read_rates(assumed, compute=model.compute, limit=work.max_tokens)

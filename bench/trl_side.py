@@ -1,7 +1,8 @@
 """TRL set up from a job: the same data, reward, formula and hyper-parameters.
 
-What differs from TRL's defaults differs because the job says so: no bfloat16 and no gradient
-checkpointing (neither has Muster), the `grpo` loss instead of `dapo`, plain k3, no shuffling.
+What differs from TRL's defaults differs because the job says so: no bfloat16, gradient checkpointing only
+where it is measured, the `grpo` loss instead of `dapo`, plain k3, no shuffling. TRL keeps the adapter of a
+quantised base in bfloat16 by itself.
 """
 
 import json
@@ -11,7 +12,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -35,7 +36,9 @@ def trainer_of(job: Job, folder: Path) -> GRPOTrainer:
         task_type="CAUSAL_LM",
     )
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(
+            job.model, dtype=torch.float32, quantization_config=_quantization(job)
+        ),
         reward_funcs=as_batch(job.reward),
         args=_settings(job, folder),
         train_dataset=Dataset.from_dict({"prompt": chats}),
@@ -47,6 +50,19 @@ def trainer_of(job: Job, folder: Path) -> GRPOTrainer:
         lambda update: factor(update, num_updates=MAX_STEPS, warmup=job.warmup_steps, shape="constant"),
     )
     return trainer
+
+
+def _quantization(job: Job) -> BitsAndBytesConfig | None:
+    """As Muster quantises: 4-bit normal floats, their scales in 8 bits, computed with in float32."""
+    if job.quantize is None:
+        return None
+    assert job.quantize == "nf4", f"{job.quantize} is not set up here"
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.float32,
+    )
 
 
 def _settings(job: Job, folder: Path) -> GRPOConfig:
@@ -74,6 +90,7 @@ def _settings(job: Job, folder: Path) -> GRPOConfig:
         weight_decay=0.0,
         max_grad_norm=1.0,
         gradient_checkpointing=job.gradient_checkpointing,
+        optim="adamw_torch_fused" if job.optimizer == "adamw" else job.optimizer,
         bf16=False,
         use_cpu=True,
         seed=job.seed,

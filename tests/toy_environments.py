@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 
-from muster.envs import Tool
+from muster.envs import Tool, from_trl
 from muster.records import Message
 
 
@@ -120,3 +120,34 @@ class Unfinished:
 
     def reward(self):
         return 0.0
+
+
+class Counter:
+    """As TRL's users write them: a counter that the policy may raise."""
+
+    def __init__(self):
+        self.count = 0
+
+    def reset(self, answer, **columns):
+        self.count = 0
+        return f" Reach {answer}."
+
+    def increment(self, step: int) -> int:
+        """Raises the counter.
+
+        Args:
+            step: By how much.
+        """
+        self.count += step
+        return self.count
+
+
+def near(environments, completions, completion_ids, answer, trainer_state, log_metric, **columns):
+    """By how much the counter is off, with notes on the side."""
+    log_metric("told/messages", len(completions[0]))
+    log_metric("told/ids", len(completion_ids[0]))
+    log_metric("told/step", trainer_state.global_step)
+    return [-0.01 * abs(one.count - wanted) for one, wanted in zip(environments, answer, strict=True)]
+
+
+Counted = from_trl(Counter, near, max_turns=3)

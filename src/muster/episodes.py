@@ -25,6 +25,7 @@ from muster.records import (
     Prompt,
     Sample,
 )
+from muster.rewards.calling import Logged
 
 OTHER_OPENING = (
     "opened with other messages than when the prompts were prepared; what reset returns may depend on the "
@@ -143,6 +144,11 @@ class Play:
     sampling: Sampling
     """`max_tokens` bounds what the policy emits in a whole rollout."""
     clock: Clock
+    step: int = 0
+    """Of the run, and of how many: environments whose reward asks are told."""
+    num_steps: int = 0
+    logged: Logged = field(default_factory=Logged)
+    """Takes what rewards of environments note on the side."""
 
     def groups(self, starts: Sequence[Start]) -> list[list[Played]]:
         """`group_size` rollouts of each start, in order.
@@ -251,9 +257,19 @@ class Play:
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(without_end(ids, self.end_ids)))
 
+    def _last_order(self, course: _Course) -> Order:
+        """Asks for the reward, and says how the rollout ended where that is asked for; or lets go."""
+        if course.failure is not None:
+            return course.order("forget", 0)
+        order = course.order("reward", 0)
+        if not self.scene.stage.described.is_told_ends:
+            return order
+        ended = {"completion_ids": course.ids, "step": self.step, "num_steps": self.num_steps}
+        return order._replace(ended=ended)
+
     def _ended(self, courses: Sequence[_Course]) -> list[Played]:
         """Asks for the rewards of those whose environments did their work, and lets go of the others."""
-        orders = [course.order("reward" if course.failure is None else "forget", 0) for course in courses]
+        orders = [self._last_order(course) for course in courses]
         played: list[Played] = []
         for course, answer in zip(courses, self.scene.stage.ask(orders), strict=True):
             parts: Mapping[str, Any] = {}
@@ -261,6 +277,7 @@ class Play:
                 course.failure = course.failure or answer.reason
             elif course.failure is None:
                 parts = answer["parts"]
+                self.logged.add(Logged(metrics=answer.get("metrics", {}), extras=answer.get("extras", {})))
             played.append(course.played(parts))
         return played
 

@@ -80,6 +80,8 @@ class Collector:
     """What rollouts of several turns are played on; None where a completion is all there is."""
     _logged: Logged = field(default_factory=Logged, repr=False)
     """What rewards noted since it was last taken, on all ranks."""
+    _played: Logged = field(default_factory=Logged, repr=False)
+    """What those of environments noted, on this rank."""
 
     def collect(
         self,
@@ -101,7 +103,7 @@ class Collector:
 
         def sampled_of(part: slice) -> list[list[Sampled]]:
             if sampled is None:
-                return self._sampled(items[part], prompts[part], sampling, clock)
+                return self._sampled(items[part], prompts[part], sampling, clock, told)
             return [[Sampled(one) for one in group] for group in sampled[part]]
 
         rollouts = self._shared(items, sampled_of, clock, told)
@@ -128,7 +130,7 @@ class Collector:
             # A rank that has nothing to sample asks for nothing, too: the others may wait for it there.
             sampled = sampled_of(mine)
             rollouts = self._graded(items[mine], sampled, clock, step) if sampled else []
-            return _dump(rollouts, self.grader.take_logged())
+            return _dump(rollouts, self._take_logged())
 
         everyone = [_load(str(received)) for received in exchange(work)]
         for _, logged in everyone:
@@ -148,7 +150,7 @@ class Collector:
         return [tuple(_rollout(*next(graded)) for _ in members) for members in sampled]
 
     def _sampled(
-        self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock
+        self, items: Sequence[Item], prompts: Sequence[Prompt], sampling: Sampling, clock: Clock, step: int
     ) -> list[list[Sampled]]:
         """`group_size` rollouts of each prompt, with an environment or without."""
         if self.scene is None:
@@ -161,6 +163,9 @@ class Collector:
             end_ids=self.end_ids,
             sampling=sampling,
             clock=clock,
+            step=step,
+            num_steps=self.num_steps,
+            logged=self._played,
         )
         starts = [
             Start(item.sample, item.opening, prompt) for item, prompt in zip(items, prompts, strict=True)
@@ -171,10 +176,18 @@ class Collector:
         """What rewards noted on the side since the last call."""
         logged = Logged()
         logged.add(self._logged)
-        logged.add(self.grader.take_logged())
+        logged.add(self._take_logged())
         self._logged.clear()
         means = {name: mean_of(values) for name, values in logged.metrics.items()}
         return Noted(means, dict(logged.extras))
+
+    def _take_logged(self) -> Logged:
+        """What rewards noted on this rank since the last call, those of environments first."""
+        logged = Logged()
+        logged.add(self._played)
+        logged.add(self.grader.take_logged())
+        self._played.clear()
+        return logged
 
     def _request(self, item: Item, sampled: Sampled) -> GradingRequest:
         turns = [without_end(ids, self.end_ids) for ids in said_in(sampled.completion)]

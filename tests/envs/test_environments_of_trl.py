@@ -77,7 +77,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_public_methods_are_the_tools():
     assert [one.name for one in TrlEnvironment(Paid()).tools] == ["increment"]
     schema = TrlEnvironment(Counter()).tools[0].parameters
-    assert schema == {"type": "object", "properties": {"step": {"type": "integer"}}, "required": ["step"]}
+    step = {"type": "integer", "description": "By how much."}
+    assert schema == {"type": "object", "properties": {"step": step}, "required": ["step"]}
 
 
 def test_what_reset_gives_goes_behind_the_last_message():
@@ -86,12 +87,12 @@ def test_what_reset_gives_goes_behind_the_last_message():
 
 
 def test_a_method_changes_the_environment_that_gives_the_reward():
-    assert play("Paid", ROW, CALL, "Done.")[1] == {"reward": 1.0}
-    assert play("Paid", ROW, "Done.")[1] == {"reward": 0.0}
+    assert play("Paid", ROW, CALL, "Done.")[1] == {"Paid": 1.0}
+    assert play("Paid", ROW, "Done.")[1] == {"Paid": 0.0}
 
 
 def test_a_reward_function_is_given_the_environment():
-    assert play("Distant", ROW, CALL, CALL, "Done.")[1] == {"reward": -5.0}
+    assert play("Distant", ROW, CALL, CALL, "Done.")[1] == {"by_distance": -5.0}
 
 
 def test_without_either_there_is_no_reward_of_its_own():

@@ -161,7 +161,7 @@ def test_plain_texts_of_turns_are_found_again(whole: Path):
         assert plain == rollout.text or "<|" in rollout.text
 
 
-def test_a_calculator_is_told_of_and_called(place: Path, tmp_path: Path):
+def test_a_model_is_told_of_a_calculator(place: Path, tmp_path: Path):
     config = game_config(
         place,
         tmp_path,
@@ -175,7 +175,7 @@ def test_a_calculator_is_told_of_and_called(place: Path, tmp_path: Path):
     assert group.prompt_text.startswith("<|im_start|>system\nYou have these tools:\n")
     assert group.prompt_text.endswith("<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n")
     assert group.sample.messages == ({"role": "user", "content": "Guess."},), "the sample is the row's"
-    assert report.metrics["tools/call_frequency"] == 0
+    assert report.metrics["tools/call_frequency"] == 0, "random weights call nothing"
     assert {name for r in group.rollouts for name in r.score.parts} == {"environment", "low_bytes"}
 
 

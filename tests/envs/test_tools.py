@@ -4,7 +4,8 @@ import pytest
 
 from muster.envs import Tool, tool
 from muster.envs.calculator import calculate
-from muster.envs.tools import answer, calls_in, described, tools_of
+from muster.envs.tools import answer, described, tools_of
+from muster.toolcalls import calls_in
 from toy_environments import Lazy
 
 

@@ -23,6 +23,8 @@ class Order(NamedTuple):
     """Of `open` and `reset`."""
     text: str | None = None
     """Of `step`: what the policy said."""
+    ended: Mapping[str, object] | None = None
+    """Of `reward`, for environments that are told: `completion_ids`, `step` and `num_steps`."""
 
     @property
     def plain(self) -> dict[str, object]:
@@ -44,6 +46,8 @@ class Described:
     limits: Limits
     tools: tuple[Mapping[str, Any], ...] = field(default=())
     """Schemas, as chat templates take them."""
+    is_told_ends: bool = False
+    """Orders for its reward say what the rollout has come to."""
 
 
 class Stage(Protocol):
@@ -85,4 +89,6 @@ def read_description(answer: Answer | Failed, spec: str) -> Described:
     """What the environment says of itself; ConfigError where it could not be made, or is none."""
     if isinstance(answer, Failed):
         raise ConfigError(f"data.environment is {spec!r}, which can't be used: it {answer.reason}.")
-    return Described(limits=Limits(*answer["limits"]), tools=tuple(answer["tools"]))
+    return Described(
+        limits=Limits(*answer["limits"]), tools=tuple(answer["tools"]), is_told_ends=answer["is_told_ends"]
+    )

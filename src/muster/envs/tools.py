@@ -1,9 +1,4 @@
-"""Tools: functions that the policy may call, and the calls found in what it says.
-
-A call is JSON between tags, the form that Hermes, Qwen and SmolLM3 models are taught:
-
-    <tool_call>{"name": "calculate", "arguments": {"expression": "2 * 3"}}</tool_call>
-"""
+"""Tools: functions that the policy may call, and what its calls are answered."""
 
 import inspect
 import json
@@ -14,7 +9,11 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import NamedTuple, Union, get_args, get_origin
 
-_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
+from muster.toolcalls import Call
+
+_ENTRY = re.compile(r"(\w+)(?:\s*\([^)]*\))?\s*:\s*(.*)")
+"""The first line of a parameter in a docstring."""
+_SECTIONS = ("Args:", "Returns:", "Raises:")
 _KINDS: Mapping[type, str] = {
     str: "string",
     bool: "boolean",
@@ -48,15 +47,6 @@ class Tool:
         return {"type": "function", "function": told}
 
 
-class Call(NamedTuple):
-    """A call as the policy wrote it."""
-
-    name: str
-    arguments: Mapping[str, object]
-    problem: str = ""
-    """Why it can't be carried out as it stands; empty where it can be tried."""
-
-
 class Result(NamedTuple):
     """What a call is answered."""
 
@@ -73,9 +63,12 @@ class Result(NamedTuple):
 def tool(function: Callable[..., object]) -> Tool:
     """The function as a tool: its name, its docstring, and a schema from its parameters' types.
 
+    What the docstring says of parameters, in Google's form, goes into the schema, as transformers has it.
+
     Raises TypeError for a parameter without a type, or of one that JSON has no word for.
     """
     hints = typing.get_type_hints(function)
+    told = _docstring(function)
     properties: dict[str, object] = {}
     required: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -83,15 +76,46 @@ def tool(function: Callable[..., object]) -> Tool:
             raise TypeError(f"tool {function.__name__}: parameter {name} can't be passed by name")
         if name not in hints:
             raise TypeError(f"tool {function.__name__}: parameter {name} has no type")
-        properties[name] = _schema_of(hints[name], f"tool {function.__name__}: parameter {name}")
+        schema = _schema_of(hints[name], f"tool {function.__name__}: parameter {name}")
+        properties[name] = schema | ({"description": told.arguments[name]} if name in told.arguments else {})
         if parameter.default is parameter.empty:
             required.append(name)
     return Tool(
         name=function.__name__,
-        description=inspect.cleandoc(function.__doc__ or ""),
+        description=told.description,
         parameters={"type": "object", "properties": properties, "required": required},
         function=function,
     )
+
+
+class _Told(NamedTuple):
+    """What a docstring says."""
+
+    description: str
+    arguments: dict[str, str]
+
+
+def _docstring(function: Callable[..., object]) -> _Told:
+    """The function's docstring, with what it says of parameters under `Args:` taken apart."""
+    sections: dict[str, list[str]] = {"": []}
+    current = ""
+    for line in inspect.cleandoc(function.__doc__ or "").splitlines():
+        if line.rstrip() in _SECTIONS:
+            current = line.rstrip()
+            sections[current] = []
+        else:
+            sections[current].append(line)
+    arguments: dict[str, str] = {}
+    lines = [line for line in sections.get("Args:", ()) if line.strip()]
+    indent = min((len(line) - len(line.lstrip()) for line in lines), default=0)
+    name = ""
+    for line in lines:
+        entry = _ENTRY.fullmatch(line[indent:].rstrip())
+        if entry is not None:
+            name, arguments[entry[1]] = entry[1], entry[2]
+        elif name:
+            arguments[name] = f"{arguments[name]} {line.strip()}".strip()
+    return _Told("\n".join(sections[""]).strip(), arguments)
 
 
 def _schema_of(hint: object, what: str) -> dict[str, object]:
@@ -119,29 +143,6 @@ def tools_of(environment: object) -> tuple[Tool, ...]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"two of its tools are called {twice[0]!r}")
     return tools
-
-
-def calls_in(text: str) -> list[Call]:
-    """The calls in a turn, in order; what stands between the tags and is none has its problem."""
-    return [_call(found.strip()) for found in _CALL.findall(text)]
-
-
-def _call(text: str) -> Call:
-    try:
-        read = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        return Call("", {}, f"the call is not JSON: {error}")
-    name = read.get("name") if isinstance(read, dict) else None
-    if not isinstance(name, str):
-        return Call("", {}, 'the call is not {"name": ..., "arguments": {...}}')
-    arguments = read.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return Call(name, {}, f"the arguments of {name} are not an object")
-    return Call(name, arguments)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
 
 
 def answer(call: Call, tools: Sequence[Tool]) -> Result:

@@ -18,6 +18,7 @@ from muster.records import GradingRequest, Message, Sample
 from muster.rewards.conventions import TRUTH_COLUMNS, call
 from muster.rewards.numbers import NotANumberError, as_list, as_number
 from muster.rewards.reward import Reward
+from muster.toolcalls import with_calls
 
 _MAX_REASON = 400
 
@@ -223,7 +224,8 @@ def _trl_prompt(sample: Sample) -> object:
 def _trl_completion(request: GradingRequest) -> object:
     """Text for a raw prompt, messages for a chat: one without special tokens, or those of an episode."""
     if request.episode is not None:
-        return _copied(request.episode.messages)
+        read = with_calls if request.episode.num_calls else dict
+        return deepcopy([read(message) for message in request.episode.messages])
     if request.sample.text is not None:
         return request.plain_text
     return [{"role": "assistant", "content": request.plain_text}]

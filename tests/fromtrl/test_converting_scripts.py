@@ -14,56 +14,12 @@ from muster.config import load
 from muster.errors import ConfigError
 from muster.fromtrl import GRPO_OPTIONS, UNSLOTH_OPTIONS, Converted, Found, converted, read
 from muster.fromtrl.options import EARLIER_OPTIONS
+from trl_scripts import GUIDE
 
 RECORDED: dict[str, object] = json.loads(
     Path(__file__).with_name("grpo_config_1.16.0.json").read_text(encoding="utf-8")
 )
 """The options of trl 1.16.0's GRPOConfig with their defaults, as `dataclasses.fields` lists them."""
-
-GUIDE = """
-import torch
-from unsloth import FastLanguageModel
-from datasets import load_dataset
-from trl import GRPOConfig, GRPOTrainer
-from my_rewards import length_reward as long_enough
-
-max_seq_length = 4096
-lora_rank = 32
-model, tokenizer = FastLanguageModel.from_pretrained(
-    model_name="HuggingFaceTB/SmolLM2-135M-Instruct",
-    max_seq_length=max_seq_length,
-    load_in_4bit=True,
-    fast_inference=True,
-    gpu_memory_utilization=0.6,
-)
-model = FastLanguageModel.get_peft_model(
-    model,
-    r=lora_rank,
-    target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-    lora_alpha=lora_rank,
-    use_gradient_checkpointing="unsloth",
-    random_state=3407,
-)
-dataset = load_dataset("csv", data_files="prompts.csv", split="train")
-
-def json_reward(prompts, completions, **kwargs):
-    raise SystemExit("a script is not run")
-
-args = GRPOConfig(
-    learning_rate=5e-6, adam_beta1=0.9, adam_beta2=0.99, weight_decay=0.1, warmup_ratio=0.1,
-    lr_scheduler_type="cosine", optim="paged_adamw_8bit", logging_steps=1,
-    per_device_train_batch_size=1, gradient_accumulation_steps=16, num_generations=16,
-    max_prompt_length=max_seq_length - 512, max_completion_length=512,
-    max_steps=100, save_steps=50, max_grad_norm=0.1, report_to="none", output_dir="outputs",
-    bf16=torch.cuda.is_bf16_supported(), repetition_penalty=1.1,
-)
-trainer = GRPOTrainer(
-    model=model, processing_class=tokenizer, reward_funcs=[json_reward, long_enough], args=args,
-    train_dataset=dataset,
-)
-trainer.train()
-raise SystemExit("a script is not run")
-"""
 
 
 def of_script(folder: Path, text: str) -> Converted:
@@ -114,8 +70,7 @@ def test_the_guides_script_becomes_the_run_it_describes(tmp_path):
     }
     told = "\n".join(found.report)
     for part in (
-        "fast_inference=True",
-        "gpu_memory_utilization=0.6",
+        "(fast_inference=True, gpu_memory_utilization=0.6): vLLM would sample on the base in full precision",
         "bf16=torch.cuda.is_bf16_supported()) is computed there",
         "repetition_penalty=1.1): none: it would make the sampler another policy",
         "move it from train.py to rewards.py",
@@ -124,10 +79,31 @@ def test_the_guides_script_becomes_the_run_it_describes(tmp_path):
     assert all(f"# - {line}" in found.toml for line in found.report)
 
 
-def test_vllm_beside_a_base_in_few_bits_is_told_and_left_out(tmp_path):
-    found = of_script(tmp_path, GUIDE.replace("report_to=", "use_vllm=True, report_to="))
+def test_vllm_beside_a_base_in_few_bits_is_told_and_left_out():
+    bits = {"load_in_4bit": True}
+    for mode in ("colocate", "server"):
+        grpo = {"use_vllm": True, "vllm_mode": mode}
+        found = converted(Found(source="a.py", calls={"GRPOConfig": grpo, "BitsAndBytesConfig": bits}))
+        assert (found.config.engine.kind, found.config.model.quantize) == ("local", "nf4")
+        assert tomllib.loads(found.toml)["algo"]["correction"] == "none"
+        assert any("use_vllm=True): vLLM would sample on the base in full" in line for line in found.report)
+
+
+def test_fast_inference_of_unsloth_is_vllm_in_the_process_of_the_run(tmp_path):
+    found = of_script(tmp_path, GUIDE.replace("load_in_4bit=True", "load_in_4bit=False"))
+    values = tomllib.loads(found.toml)
+    assert values["engine"] == {"kind": "vllm_inside", "options": {"memory_share": 0.6, "sleep": False}}
+    assert values["algo"]["correction"] == {
+        "use": "mask_outside",
+        "low": 0.0,
+        "high": 3.0,
+        "level": "sequence",
+    }
+    assert "quantize" not in values["model"]
+    plain = GUIDE.replace("load_in_4bit=True", "load_in_4bit=False").replace("fast_inference=True,", "")
+    found = of_script(tmp_path, plain)
     assert found.config.engine.kind == "local"
-    assert any("use_vllm=True): vLLM would sample on the base in full" in line for line in found.report)
+    assert any("gpu_memory_utilization=0.6" in line for line in found.report)
 
 
 def test_the_defaults_of_trl_are_written_out():

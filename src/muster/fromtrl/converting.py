@@ -1,12 +1,12 @@
 """The settings that the found arguments mean, with TRL's defaults where they are other than Muster's."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
 
 from muster.fromtrl.draft import Arguments, Draft
+from muster.fromtrl.played import placed
 from muster.fromtrl.reading import Found, Unread
-from muster.fromtrl.sampler import sampler
 
 OPTIMIZERS = {
     "adamw_torch": "adamw",
@@ -38,7 +38,7 @@ PEFT_TARGETS = ("q_proj", "v_proj")
 
 
 def from_grpo(draft: Draft, args: Arguments) -> None:
-    """All that a GRPOConfig says; `draft` has the model's settings already."""
+    """All that a GRPOConfig says; `draft` has the model's settings and the engine already."""
     per_step = _batches(draft, args)
     _sampling(draft, args)
     _algorithm(draft, args)
@@ -48,7 +48,6 @@ def from_grpo(draft: Draft, args: Arguments) -> None:
     _length(draft, args, per_step)
     _precision(draft, args)
     _trackers(draft, args)
-    sampler(draft, args)
 
 
 def _trackers(draft: Draft, args: Arguments) -> None:
@@ -148,7 +147,7 @@ def _algorithm(draft: Draft, args: Arguments) -> None:
 
 def _correction(draft: Draft, args: Arguments) -> None:
     """TRL corrects for a sampler of its own only, which is vLLM."""
-    uses = args.flag("use_vllm", False)
+    uses = "engine.kind" in draft.settings
     corrects = args.flag("vllm_importance_sampling_correction", True)
     mode = str(args.get("vllm_importance_sampling_mode", "sequence_mask"))
     cap = args.number("vllm_importance_sampling_clip_max", args.number("vllm_importance_sampling_cap", 3.0))
@@ -341,19 +340,15 @@ def _listed(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def rewards(found: Found, value: object, draft: Draft) -> list[str]:
-    """Where each reward function of the trainer is to be found."""
+def rewards(found: Found, value: object, draft: Draft, elsewhere: Collection[str]) -> list[str]:
+    """Where each reward function of the trainer is to be found, but those that are called elsewhere."""
     names: list[str] = []
     for item in _listed(value):
         text = item.text if isinstance(item, Unread) else str(item)
-        if text in found.imports:
-            names.append(found.imports[text])
-        elif isinstance(item, Unread) and text.isidentifier():
-            names.append(f"rewards.py:{text}")
-            draft.tell(
-                f"reward function {text}: move it from {found.source} to rewards.py beside the run's file, "
-                "since loading it from the script would run the script"
-            )
+        if text in elsewhere:
+            continue
+        if text in found.imports or (isinstance(item, Unread) and text.isidentifier()):
+            names.append(placed(draft, found, text, "rewards.py", "reward function"))
         else:
             draft.tell(f"GRPOTrainer(reward_funcs={text}): a reward model or a value; see reward.use")
     return names

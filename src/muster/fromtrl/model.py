@@ -4,42 +4,27 @@ from collections.abc import Mapping
 
 from muster.fromtrl.converting import adapter, rewards
 from muster.fromtrl.draft import Arguments, Draft
-from muster.fromtrl.options import EARLIER_OPTIONS, GRPO_OPTIONS, LORA_OPTIONS, UNSLOTH_OPTIONS
+from muster.fromtrl.options import (
+    BITS_OPTIONS,
+    EARLIER_OPTIONS,
+    GRPO_OPTIONS,
+    LORA_OPTIONS,
+    TRAINER_OPTIONS,
+    UNSLOTH_OPTIONS,
+)
+from muster.fromtrl.played import environment
 from muster.fromtrl.reading import Found, Unread
 
-# The words of GRPOTrainer, which has no options but these.
-TRAINER = {
-    "model": "`model.path`",
-    "reward_funcs": "`reward.use`",
-    "args": "the rest of the file",
-    "train_dataset": "`data.path`",
-    "eval_dataset": "`data.eval_path`",
-    "processing_class": "none needed: the tokenizer comes with the model",
-    "peft_config": "`model.lora`",
-    "callbacks": "none: the loop is a generator, whoever drives it does as they like",
-    "optimizers": "`optim.name`",
-    "rollout_func": "none: engines sample",
-    "reward_processing_classes": "none needed",
-}
 LOADERS = ("FastLanguageModel.from_pretrained", "FastModel.from_pretrained")
 ADAPTERS = ("FastLanguageModel.get_peft_model", "FastModel.get_peft_model")
-BITS = {
-    "load_in_4bit": "`model.quantize`",
-    "load_in_8bit": "`model.quantize`",
-    "bnb_4bit_quant_type": '`model.quantize = "nf4"`',
-    "bnb_4bit_compute_dtype": "`model.dtype`",
-    "bnb_4bit_use_double_quant": "none: scales are always quantised too",
-    "bnb_4bit_quant_storage": "none: bytes",
-}
 BITS_DEFAULTS = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
 NO_MODEL, NO_DATA = "smollm2-135m-instruct", "prompts.jsonl"
 """What is written where a script does not say."""
 
 
-def from_model(draft: Draft, found: Found, grpo: Arguments) -> None:
+def from_model(draft: Draft, found: Found, grpo: Arguments, unsloth: Arguments) -> None:
     """Which model, in how many bits, with which adapter, and how long its texts may be."""
-    trainer = Arguments(draft, "GRPOTrainer", found.of("GRPOTrainer"), TRAINER)
-    unsloth = Arguments(draft, "FastLanguageModel.from_pretrained", found.of(*LOADERS), UNSLOTH_OPTIONS)
+    trainer = Arguments(draft, "GRPOTrainer", found.of("GRPOTrainer"), TRAINER_OPTIONS)
     plain = found.of("AutoModelForCausalLM.from_pretrained")
     path = unsloth.get("model_name") or plain.get("model_name") or plain.get("pretrained_model_name_or_path")
     own = trainer.given.get("model")
@@ -65,11 +50,10 @@ def from_model(draft: Draft, found: Found, grpo: Arguments) -> None:
     elif "model.quantize" in draft.settings:
         draft.set("model.lora.rank", 32, "few bits can't be trained themselves")
     _texts(draft, unsloth, grpo)
-    unsloth.tell_rest({"fast_inference": False})
 
 
 def _bits(draft: Draft, found: Found, unsloth: Arguments, *, is_unsloth: bool) -> None:
-    bits = Arguments(draft, "BitsAndBytesConfig", found.of("BitsAndBytesConfig"), BITS)
+    bits = Arguments(draft, "BitsAndBytesConfig", found.of("BitsAndBytesConfig"), BITS_OPTIONS)
     is_full = unsloth.flag("full_finetuning", False)
     four = unsloth.flag("load_in_4bit", is_unsloth and not is_full) or bits.flag("load_in_4bit", False)
     eight = unsloth.flag("load_in_8bit", False) or bits.flag("load_in_8bit", False)
@@ -98,15 +82,21 @@ def _texts(draft: Draft, unsloth: Arguments, grpo: Arguments) -> None:
         draft.tell("max_prompt_length cut longer prompts there; here they are refused (data.overlong)")
 
 
-def from_trainer(draft: Draft, found: Found) -> None:
-    """Data and rewards."""
-    trainer = Arguments(draft, "GRPOTrainer", found.of("GRPOTrainer"), TRAINER)
+def from_trainer(draft: Draft, found: Found, grpo: Arguments) -> None:
+    """Data, environment and rewards."""
+    trainer = Arguments(draft, "GRPOTrainer", found.of("GRPOTrainer"), TRAINER_OPTIONS)
+    played = environment(draft, found, trainer, grpo)
     functions = trainer.given.get("reward_funcs")
-    names = rewards(found, functions, draft) if functions is not None else []
+    names = rewards(found, functions, draft, played.takes) if functions is not None else []
+    if played.takes or played.pays or (played.is_there and not names):
+        names.append("environment")
     if not names:
         draft.tell("no reward function was found: set reward.use (rewards.py:reward is written)")
     draft.set("reward.use", names or ["rewards.py:reward"], "reward_funcs")
     weights = draft.settings.get("reward.weights")
+    if isinstance(weights, list) and played.pays and not played.takes:
+        # What an environment pays counts once, beside the weights of the functions.
+        draft.settings["reward.weights"] = weights = [*weights, 1.0]
     if isinstance(weights, list) and len(weights) != len(names):
         draft.tell(f"reward_weights {weights} are not one for each of {names}: they are left out")
         del draft.settings["reward.weights"]
@@ -114,8 +104,9 @@ def from_trainer(draft: Draft, found: Found) -> None:
     if "eval_dataset" in trainer.given:
         draft.tell("GRPOTrainer(eval_dataset=...): name held-out data as data.eval_path, then set eval.every")
     trainer.handled(
-        "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "peft_config"
-    )
+        "model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "peft_config",
+        "tools", "environment_factory", "quantization_config",
+    )  # fmt: skip
     trainer.tell_rest({})
 
 
@@ -139,3 +130,8 @@ def _data(draft: Draft, loaded: Mapping[str, object]) -> None:
 def grpo_arguments(draft: Draft, found: Found) -> Arguments:
     """Those of the GRPOConfig."""
     return Arguments(draft, "GRPOConfig", found.of("GRPOConfig"), {**GRPO_OPTIONS, **EARLIER_OPTIONS})
+
+
+def unsloth_arguments(draft: Draft, found: Found) -> Arguments:
+    """Those of Unsloth's loader."""
+    return Arguments(draft, "FastLanguageModel.from_pretrained", found.of(*LOADERS), UNSLOTH_OPTIONS)

@@ -1,6 +1,7 @@
 """What each option of TRL 1.16's `GRPOConfig`, of peft's `LoraConfig` and of Unsloth's loaders is here.
 
-Texts in Markdown. Those that begin with `none` have no counterpart: what follows says why.
+So are the arguments of `GRPOTrainer` and the options of `BitsAndBytesConfig`. Texts in Markdown. Those that
+begin with `none` have no counterpart: what follows says why.
 """
 
 from collections.abc import Mapping
@@ -141,7 +142,7 @@ GRPO_OPTIONS: Mapping[str, str] = {
     "chat_template_kwargs": "`data.chat_template_kwargs`",
     "repetition_penalty": "none: it would make the sampler another policy than the one that is trained",
     "cache_implementation": "none needed: sampling always has a cache, training never",
-    "use_vllm": "`engine.kind`",
+    "use_vllm": "`engine.kind`; not beside `model.quantize`",
     "vllm_mode": "`engine.kind`: `vllm_inside` for colocate, `vllm` for server",
     "vllm_model_impl": "none: an engine has options of its own, `engine.options`",
     "vllm_enable_sleep_mode": "`engine.options.sleep`",
@@ -181,7 +182,7 @@ GRPO_OPTIONS: Mapping[str, str] = {
     "entropy_coef_max": "none: `algo.entropy_coef` stays what it is",
     "entropy_coef_delta": "none: `algo.entropy_coef` stays what it is",
     "entropy_target": "none: `algo.entropy_coef` stays what it is",
-    "max_tool_calling_iterations": "none: there are no tools yet",
+    "max_tool_calling_iterations": "`max_turns` of the environment, one more",
     "vllm_importance_sampling_correction": "`algo.correction`",
     "vllm_importance_sampling_mode": "`algo.correction`",
     "vllm_importance_sampling_clip_max": "`algo.correction`",
@@ -193,9 +194,9 @@ GRPO_OPTIONS: Mapping[str, str] = {
     "num_completions_to_print": "`muster train --table-every N` for how often; three samples are shown",
     "log_unique_prompts": "none needed: every completion is kept",
     "log_completions_hub_repo": "none: the run folder holds everything, `muster view` shows it",
-    "use_transformers_continuous_batching": "none: an engine has options of its own, `engine.options`",
-    "transformers_continuous_batching_config": "none: an engine has options of its own, `engine.options`",
-    "use_transformers_paged": "none: an engine has options of its own, `engine.options`",
+    "use_transformers_continuous_batching": "none: a single loop, see [choices](choices.md#sampling)",
+    "transformers_continuous_batching_config": "none: a single loop, see [choices](choices.md#sampling)",
+    "use_transformers_paged": "none: a single loop, see [choices](choices.md#sampling)",
     "vllm_importance_sampling_cap": "`algo.correction`",
 }
 """Every option of `GRPOConfig`, in its order."""
@@ -237,7 +238,7 @@ UNSLOTH_OPTIONS: Mapping[str, str] = {
     "load_in_4bit": '`model.quantize = "nf4"`; on by default there',
     "load_in_8bit": '`model.quantize = "int8"`',
     "full_finetuning": "no table `model.lora`",
-    "fast_inference": '`engine.kind = "vllm_inside"`',
+    "fast_inference": '`engine.kind = "vllm_inside"`; not beside `model.quantize`',
     "gpu_memory_utilization": "`engine.options.memory_share`",
     "max_lora_rank": "none needed",
     "token": "the variable `HF_TOKEN`; never in a configuration",
@@ -249,3 +250,35 @@ UNSLOTH_OPTIONS: Mapping[str, str] = {
     **LORA_OPTIONS,
 }
 """Options of `FastLanguageModel.from_pretrained` and `FastLanguageModel.get_peft_model`."""
+
+TRAINER_OPTIONS: Mapping[str, str] = {
+    "model": "`model.path`",
+    "reward_funcs": "`reward.use`",
+    "args": "the rest of the file: `GRPOConfig`",
+    "train_dataset": "`data.path`",
+    "eval_dataset": "`data.eval_path`",
+    "processing_class": "none needed: the tokenizer comes with the model",
+    "reward_processing_classes": "none needed: the tokenizer of a reward model comes with it",
+    "callbacks": "none: the loop is a generator, whoever drives it does as they like",
+    "optimizers": "`optim.name`",
+    "quantization_config": "`model.quantize`",
+    "peft_config": "`model.lora`",
+    "tools": "`data.environment`: tools of an [environment](environments.md#environments-of-trl)",
+    "rollout_func": "none: engines sample; several turns are `data.environment`",
+    "environment_factory": "`data.environment`, the class [as it is](environments.md#environments-of-trl)",
+}
+"""Every argument of `GRPOTrainer`, in its order."""
+
+BITS_OPTIONS: Mapping[str, str] = {
+    "load_in_8bit": '`model.quantize = "int8"`',
+    "load_in_4bit": '`model.quantize = "nf4"`',
+    "llm_int8_threshold": "none: activations are not quantised, so none are set apart",
+    "llm_int8_skip_modules": "none: every linear layer but the head",
+    "llm_int8_enable_fp32_cpu_offload": "none: the whole model is on one device",
+    "llm_int8_has_fp16_weight": "none: the base is not trained",
+    "bnb_4bit_compute_dtype": "`model.dtype`",
+    "bnb_4bit_quant_type": 'none but nf4: `model.quantize = "nf4"`',
+    "bnb_4bit_use_double_quant": "none: scales are always quantised too",
+    "bnb_4bit_quant_storage": "none: bytes",
+}
+"""Options of `BitsAndBytesConfig`."""

@@ -34,6 +34,8 @@ POSITIONAL: Mapping[str, tuple[str, ...]] = {
 }
 """Names of arguments that are given without one, by the last part of the call's name."""
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 MAX_BYTES = 4_000_000
 """Of a script or a JSON: a larger file is none."""
 
@@ -55,8 +57,10 @@ class Found:
     """Each value a literal, or `Unread`."""
     repeated: tuple[str, ...] = ()
     """Further calls of one that was read already, each with its line."""
-    functions: frozenset[str] = frozenset()
-    """Functions that the script defines itself."""
+    functions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Functions that the script defines itself, each with its parameters."""
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Classes that it defines itself, each with its methods."""
     imports: Mapping[str, str] = field(default_factory=dict)
     """Names that it imports, as `module:name`."""
 
@@ -115,7 +119,12 @@ def _of_script(path: Path, text: str) -> Found:
         source=path.name,
         calls=calls,
         repeated=tuple(repeated),
-        functions=frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef)),
+        functions={node.name: _parameters(node) for node in tree.body if isinstance(node, _FUNCTIONS)},
+        classes={
+            node.name: tuple(one.name for one in node.body if isinstance(one, _FUNCTIONS))
+            for node in tree.body
+            if isinstance(node, ast.ClassDef)
+        },
         imports={
             alias.asname or alias.name: f"{node.module}:{alias.name}"
             for node in tree.body
@@ -123,6 +132,11 @@ def _of_script(path: Path, text: str) -> Found:
             for alias in node.names
         },
     )
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
+    found = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    return tuple(one.arg for one in found)
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -1,36 +1,42 @@
-"""What samples: TRL has vLLM in the trainer's own process, or on servers."""
+"""What samples: TRL has vLLM in the trainer's own process, or on servers; Unsloth in the process."""
 
 from muster.fromtrl.draft import Arguments, Draft
 
+TRL_SHARE, UNSLOTH_SHARE = 0.3, 0.5
+"""Of a GPU's memory, where a script doesn't say."""
 
-def sampler(draft: Draft, args: Arguments) -> None:
-    """The engine that the arguments name; without vLLM, Muster's own."""
-    if not args.flag("use_vllm", False):
+
+def sampler(draft: Draft, args: Arguments, unsloth: Arguments) -> None:
+    """The engine that the arguments name; without vLLM, Muster's own. `draft` has the model's settings."""
+    by_trl, by_unsloth = args.flag("use_vllm", False), unsloth.flag("fast_inference", False)
+    if not (by_trl or by_unsloth):
         return
-    if args.get("vllm_mode", "colocate") == "server":
+    name = "gpu_memory_utilization" if by_unsloth else "vllm_gpu_memory_utilization"
+    share = unsloth.number(name, UNSLOTH_SHARE) if by_unsloth else args.number(name, TRL_SHARE)
+    if "model.quantize" in draft.settings:
+        asked = (
+            f"FastLanguageModel.from_pretrained(fast_inference=True, {name}={share})"
+            if by_unsloth
+            else "GRPOConfig(use_vllm=True)"
+        )
+        draft.tell(
+            f"{asked}: vLLM would sample on the base in full precision, another policy than the one that is "
+            "trained, and model.quantize is set; this run samples without it"
+        )
+    elif args.get("vllm_mode", "colocate") == "server" and not by_unsloth:
         draft.set("engine.kind", "vllm", 'vllm_mode "server"; muster engine serve starts one')
         draft.set("engine.options.urls", [_url(args)], "vllm_server_base_url, or host and port")
         patience_s = args.number("vllm_server_timeout", 240.0)
         draft.set("engine.options.patience_s", patience_s, "vllm_server_timeout")
-    elif "model.quantize" in draft.settings:
-        draft.tell(
-            "GRPOConfig(use_vllm=True): vLLM would sample on the base in full precision, and model.quantize "
-            "is set; this run samples without it"
-        )
     else:
-        _inside(draft, args)
-
-
-def _inside(draft: Draft, args: Arguments) -> None:
-    draft.set("engine.kind", "vllm_inside", 'vllm_mode "colocate"')
-    share = args.number("vllm_gpu_memory_utilization", 0.3)
-    draft.set("engine.options.memory_share", share, "vllm_gpu_memory_utilization")
-    sleeps = args.flag("vllm_enable_sleep_mode", False)
-    draft.set("engine.options.sleep", sleeps, "vllm_enable_sleep_mode")
-    draft.tell(
-        'engine.kind = "vllm_inside" needs vLLM and Muster in one environment, and one process; "local" '
-        "needs neither"
-    )
+        draft.set("engine.kind", "vllm_inside", "fast_inference" if by_unsloth else 'vllm_mode "colocate"')
+        draft.set("engine.options.memory_share", share, name)
+        sleeps = args.flag("vllm_enable_sleep_mode", False)
+        draft.set("engine.options.sleep", sleeps, "vllm_enable_sleep_mode")
+        draft.tell(
+            'engine.kind = "vllm_inside" needs vLLM and Muster in one environment, and one process; "local" '
+            "needs neither"
+        )
 
 
 def _url(args: Arguments) -> str:

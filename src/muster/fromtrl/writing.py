@@ -7,8 +7,9 @@ from muster.config import Config, from_mapping
 from muster.config.toml import toml_value
 from muster.fromtrl.converting import evaluation, from_grpo
 from muster.fromtrl.draft import Draft
-from muster.fromtrl.model import from_model, from_trainer, grpo_arguments
+from muster.fromtrl.model import from_model, from_trainer, grpo_arguments, unsloth_arguments
 from muster.fromtrl.reading import Found
+from muster.fromtrl.sampler import sampler
 
 DEFAULTS: Mapping[str, object] = {
     "report_to": "none",
@@ -51,11 +52,13 @@ def converted(found: Found) -> Converted:
     draft = Draft()
     for call in found.repeated:
         draft.tell(f"{call} is not the first of its kind: the first one's arguments are written")
-    grpo = grpo_arguments(draft, found)
-    from_model(draft, found, grpo)
+    grpo, unsloth = grpo_arguments(draft, found), unsloth_arguments(draft, found)
+    from_model(draft, found, grpo, unsloth)
+    sampler(draft, grpo, unsloth)
     from_grpo(draft, grpo)
-    from_trainer(draft, found)
+    from_trainer(draft, found, grpo)
     evaluation(draft, grpo)
+    unsloth.tell_rest({})
     grpo.tell_rest(DEFAULTS)
     config = from_mapping(nested(draft.settings))
     return Converted("".join(_lines(found.source, draft)), tuple(draft.report), config)

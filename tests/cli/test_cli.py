@@ -147,6 +147,16 @@ def test_a_run_is_shown_with_curves_samples_and_what_it_came_to(recorded: Path, 
     assert f"muster generate {recorded}" in out
 
 
+def test_the_proof_of_the_sampler_is_among_the_curves(recorded: Path, tmp_path: Path, capsys: Capture):
+    folder = tmp_path / "proven"
+    shutil.copytree(recorded, folder)
+    lines = [{"step": step, "reward": 0.5, "sampling/mismatch": step * 1e-6} for step in (1, 2, 4)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["show", str(folder)]) == 0
+    [line] = [one for one in capsys.readouterr().out.splitlines() if one.startswith("sampling/mismatch")]
+    assert line.split()[1:5] == ["1.00e-06", "4.00e-06", "1.00e-06", "4.00e-06"]
+
+
 def test_the_time_of_a_run_is_split_by_phase(recorded: Path, tmp_path: Path, capsys: Capture):
     folder = tmp_path / "timed"
     shutil.copytree(recorded, folder)

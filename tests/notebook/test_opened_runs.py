@@ -190,7 +190,7 @@ def test_a_figure_has_the_inspectors_curves_colours_and_words(good: OpenRun):
     reward = figure.layout.annotations[0]
     assert "<b>Reward</b>" in reward.text
     assert "Mean score" in reward.hovertext
-    undrawn = {"mismatch", "held-out-loss", "accuracy"}
+    undrawn = {"proof", "mismatch", "held-out-loss", "accuracy"}
     assert len(figure_of(good).layout.annotations) == len(panels()) - len(undrawn)
 
 

@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 from view_runs import Served
 
 SHARE, RATE, LARGEST = "clip_ratio/low_mean", "learning_rate", "sampling/sampling_logp_difference/max"
+PROOF = "sampling/mismatch"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,8 @@ def odd_line(step: int) -> dict[str, float | None]:
     return {
         "step": step, "reward": step / 100, "entropy": 0.6931471805599453 + sign * 1e-16, "kl": None,
         "loss": sign * 1.7e308, "grad_norm": 1e-320 * step, RATE: 123456.75 + step / 100, SHARE: sign * 1e-5,
-        LARGEST: 5e-324 if step == 10 else 0.0, "seconds/sample": -1.0, "seconds/write": -float(step),
+        LARGEST: 5e-324 if step == 10 else 0.0, PROOF: 1e-6 * step, "seconds/sample": -1.0,
+        "seconds/write": -float(step),
     }  # fmt: skip
 
 
@@ -70,9 +72,23 @@ FIELD = 158 - 6 - 22
 @pytest.mark.parametrize("run", ["sparse", "single"])
 def test_odd_numbers_are_drawn_without_a_fault(opened: Callable[..., Page], run: str):
     page = opened(run=run)
-    for panel in ("mismatch", "clip", "gradient", "rate", "time", "loss"):
+    for panel in ("proof", "mismatch", "clip", "gradient", "rate", "time", "loss"):
         chart(page, panel)
     assert page.locator(".drawing [d*=NaN], .drawing [y=NaN]").count() == 0
+
+
+def test_how_far_sampler_and_trainer_differ_is_drawn_by_its_two_meanings(opened: Callable[..., Page]):
+    page = opened()
+    proof = chart(page, "proof")
+    assert heights(proof.locator(".line")) == sorted(heights(proof.locator(".line")), reverse=True)
+    for panel, says in (
+        ("proof", "Above engine.max_mismatch the run stops"),
+        ("mismatch", "With engine.ahead"),
+    ):
+        chart(page, panel).locator(".info").click()
+        expect(page.locator("dialog")).to_contain_text(says)
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog")).to_be_hidden()
 
 
 def test_layers_below_nothing_are_in_view_and_upright(opened: Callable[..., Page]):

@@ -42,6 +42,7 @@ SHOWN = (
     "completions/clipped_ratio",
     "entropy",
     "kl",
+    "sampling/mismatch",
     "clip_ratio/region_mean",
     "loss",
     "grad_norm",

@@ -22,7 +22,7 @@ from muster.launched import is_launched, local_rank, meeting, num_launched
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.distributed import Store
+    from torch.distributed.distributed_c10d import Store
 
 Result = TypeVar("Result")
 

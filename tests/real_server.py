@@ -10,8 +10,9 @@ from types import TracebackType
 
 from muster.config import Config, to_toml
 from muster.engines.wire import FaultError, Wire
+from ranks_of import free_port
 
-PORT = 8131
+PORT = free_port()
 URL = f"http://127.0.0.1:{PORT}"
 START_S = 600.0
 """A start takes about a minute; on a busy machine several."""

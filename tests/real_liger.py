@@ -57,9 +57,10 @@ def policy_of(family: str, has_adapter: bool, autocast: torch.dtype | None, devi
     nn.Module.to(model, device)
     if has_adapter:
         adapted = add_lora(model, rank=4, alpha=8.0, targets=["q_proj", "gate_proj", "down_proj"], seed=2)
+        generator = torch.Generator().manual_seed(3)
         for name, param in adapted.named_parameters():
             if "lora_B" in name:
-                nn.init.normal_(param, std=0.1)
+                param.data.copy_(torch.randn(param.shape, generator=generator) / 10)
         return Policy(adapted, tiny_tokenizer(), max_tokens=256, autocast=autocast)
     return Policy(model, tiny_tokenizer(), max_tokens=256, autocast=autocast)
 

@@ -22,8 +22,8 @@ from ranks_of import on_ranks, rollouts_of, train_on
 from toy_run import config_for
 
 
-def on(fakes: list[FakeVllm], **options: str) -> dict[str, Any]:
-    engine = served_by(fakes, patience_s=20.0, **options)
+def on(fakes: list[FakeVllm], share: str | None = None) -> dict[str, Any]:
+    engine = served_by(fakes, patience_s=20.0, share=share)
     return {"engine": engine, "optim": {"name": "sgd", "lr": 0.5}}
 
 

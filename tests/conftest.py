@@ -1,10 +1,11 @@
 """What every test runs under: offline, one thread, a cache of its own, shapes checked at run time."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
+FIXTURES = Path(__file__).parent / "fixtures"
 FRESH = {"envs", "everywhere", "long", "rewards", "safety"}
 """Rooms in which it matters how processes of rewards start and end: there each is a fresh interpreter."""
 
@@ -104,6 +106,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
     save_tiny_model(folder / "model")
     return folder
+
+
+@pytest.fixture
+def recorded() -> Path:
+    """The run that was recorded in format 1."""
+    return FIXTURES / "run_v1"
+
+
+@pytest.fixture
+def reports() -> list[Any]:
+    """What was written into it."""
+    make: Callable[[], list[Any]] = runpy.run_path(str(FIXTURES / "make_run_v1.py"))["reports"]
+    return make()
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ def _footprint(data: Data) -> str:
             "rank 32 on all linear layers. Where a case was measured in several processes, the least and the "
             "largest of their peaks. TRL has gradient checkpointing on unless it is told otherwise, as it is "
             "in the rows that don't name it; it keeps an adapter on a quantised base in bfloat16, Muster in "
-            "float32.",
+            "float32. A dash is a case that was not measured.",
             table(("trained", "", "Muster", "TRL"), rows),
         )
     )

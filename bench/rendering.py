@@ -367,7 +367,8 @@ def _profile(data: Data) -> str:
         "## Where the remaining time goes: operations",
         f"{data['rows']} rows, prompt {data['prompt_tokens']}: {data['sampled_tokens']} sampled tokens, and "
         f"an update on {data['update_tokens']}, under torch's profiler. Shares of the time in each operation "
-        "itself; `mkldnn::_linear_pointwise`, `aten::mm`, `aten::addmm` and `aten::bmm` are matrix products.",
+        "itself; `mkldnn::_linear_pointwise`, `aten::mm`, `aten::addmm`, `aten::addmm_` and `aten::bmm` are "
+        "matrix products.",
     ]
     for phase, tops in data["phases"].items():
         rows = [(f"`{top['op']}`", f"{top['share']:.1%}", f"{top['calls']:,}") for top in tops]

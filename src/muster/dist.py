@@ -28,6 +28,8 @@ Result = TypeVar("Result")
 
 _ALONE = ContextVar("alone", default=False)
 
+MEETING = timedelta(minutes=10)
+"""How long a rank waits for the others to start."""
 PATIENCE = timedelta(days=1)
 """How long a rank waits for another that is alive; one that is gone is noticed at once."""
 
@@ -57,7 +59,7 @@ def joined() -> Generator[None]:
         torch.cuda.set_device(local_rank())
     address = meeting()
     try:
-        place, number, count = next(rendezvous(address, timeout=PATIENCE))
+        place, number, count = next(rendezvous(address, timeout=MEETING))
         # A launcher that starts ranks again gives them the store of those before, addresses and all.
         attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", place)
         dist.init_process_group(
@@ -70,7 +72,8 @@ def joined() -> Generator[None]:
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"{num_launched()} processes were started, and the ranks can't meet: {error}. Start them by one "
-            "torchrun, accelerate launch or srun, or export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."
+            "torchrun, accelerate launch or srun, or export RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; "
+            "WORLD_SIZE=1 trains in one process."
         ) from error
     _boards.append(attempt)
     try:

@@ -13,7 +13,7 @@ from muster.errors import ConfigError
 FIRST_PORT, NUM_PORTS = 10_000, 20_000
 """Where the tasks of a Slurm step meet: below the ports that Linux gives out by itself."""
 STEPS_A_JOB = 16
-"""Steps of a job, and jobs of a machine, that run at once meet at ports of their own."""
+"""Steps of a job, and jobs of a machine, that run at once mostly meet at ports of their own."""
 
 
 def is_launched() -> bool:
@@ -35,7 +35,8 @@ def num_launched() -> int:
         raise ConfigError(
             "accelerate launch was told to start several processes and started one: without --multi_gpu that "
             "is all it does. Add --multi_gpu, on a machine without a GPU too (the run picks its device), or "
-            "use torchrun; WORLD_SIZE=1 trains in one process."
+            "use torchrun. Where one process is meant, MASTER_PORT is exported for nothing: unset it, or set "
+            "WORLD_SIZE=1."
         )
     return tasks
 

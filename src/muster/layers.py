@@ -63,7 +63,7 @@ class _Frozen(torch.autograd.Function):
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor, None]:
         of_hidden = ctx.product.backward(grad.reshape(-1, grad.shape[-1]))
-        return of_hidden.view(*grad.shape[:-1], -1), None
+        return of_hidden.view(*grad.shape[:-1], of_hidden.shape[-1]), None
 
 
 # Embeddings

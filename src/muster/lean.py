@@ -2,8 +2,9 @@
 
 On a CPU what lies between the matrix products takes a quarter of an update, since autograd's own way
 passes over every activation once per operation and keeps most results. Modules of known shape get a
-forward of their own with its gradient written out; each is compared with the module's own forward
-before it takes its place. Weights, names and everything else about the model stay as they are.
+forward of their own with its gradient written out; each but an embedding, whose forward is torch's own, is
+compared with the module's own forward before it takes its place. Weights, names and everything else about
+the model stay as they are.
 
 Axes: N rows (whatever the leading axes are), E features in, O features out, I inner features, r rank.
 """

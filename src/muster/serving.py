@@ -149,7 +149,10 @@ def serve(command: Command, say: Say) -> int:
     if received:
         return 128 + received[0]
     if code is None:
-        raise EngineError("vLLM's engine died, and its server stayed. What it wrote above says why.")
+        raise EngineError(
+            "vLLM's engine died, and its server stayed. What it wrote above says why. Start it again: a run "
+            "that waits for it goes on."
+        )
     if code:
         raise EngineError(f"vLLM ended with exit code {code}. What it wrote above says why.")
     return 0

@@ -44,6 +44,11 @@ def choose(policy: Policy, *, may_measure: bool) -> None:
 
 def restored(value: object) -> bool:
     """Whether a checkpoint's run multiplied by oneDNN; not where it was saved before there was a choice."""
+    if value is True and not has_onednn():
+        raise CheckpointError(
+            "the run multiplied by oneDNN (trains_by_onednn in state.json of the checkpoint), and this torch "
+            "was built without it. Resume with a torch that has it, as on the machine that saved the run."
+        )
     if value is None or isinstance(value, bool):
         return value is True
     raise CheckpointError(

@@ -11,7 +11,9 @@ from muster.errors import DiskFullError
 from muster.files import Operation, watched
 from tiny import tiny_policy
 
-REMEDY = r"Free some space there\. Servers are .* there; engine\.options\.share names another folder\.$"
+REMEDY = (
+    r"Free some space there\. vLLM is given new weights there; engine\.options\.share names another folder\.$"
+)
 
 
 def test_a_disk_that_is_full_is_said_with_bytes_and_what_to_do_and_holds_whole_weights_alone(

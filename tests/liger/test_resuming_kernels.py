@@ -78,8 +78,8 @@ def test_where_the_package_is_gone_the_run_goes_on_and_says_what_differs(tmp_pat
     resumed = gone_on_from(path, None)
     assert 0 < max(differences(resumed, whole)) < 3e-4
     assert resumed.policy.pieces.lines() == [
-        f"the run computed {GATED}, {NORM} by liger-kernel {VERSION}, which is not here; the model's own "
-        f"code does now: {DIFFERS}"
+        f"the run computed {GATED}, {NORM} by liger-kernel {VERSION}, which computes nothing here; the "
+        f"model's own code does now: {DIFFERS}"
     ]
     # From here on that is how it computes.
     assert "pieces" not in snapshot(resumed).state

@@ -111,8 +111,8 @@ class Server:
         def watch() -> None:
             while not is_done.wait(WATCH_S):
                 if is_dead(self._wire):
+                    # Again and again: a call that connects only now is broken off by the next time.
                     self._wire.close()
-                    return
 
         watcher = threading.Thread(target=watch, name="vllm-watch", daemon=True)
         watcher.start()

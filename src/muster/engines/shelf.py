@@ -67,7 +67,7 @@ class Shelf:
     def put(self, policy: Servable, weights: Mapping[str, Tensor], version: int) -> Load:
         """Writes these weights, the newest then; raises DiskFullError, and leaves nothing of them."""
         label = self.label(policy, version)
-        with _told_of_share(), policy.using(weights), quiet():
+        with _told_of(self._share), policy.using(weights), quiet():
             folder = self._folder() / label.name
             _write(policy.model, folder, weights)
         self.load = Load(label, folder)
@@ -93,13 +93,14 @@ class Shelf:
 
 
 @contextmanager
-def _told_of_share() -> Generator[None]:
+def _told_of(share: str | None) -> Generator[None]:
     """Says of a disk that is full what it is for, and what else can be done."""
+    setting = "TMPDIR" if share is None else "engine.options.share"
     try:
         yield
     except DiskFullError as error:
         raise DiskFullError(
-            f"{error} Servers are given new weights there; engine.options.share names another folder."
+            f"{error} vLLM is given new weights there; {setting} names another folder."
         ) from error
 
 

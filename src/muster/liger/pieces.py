@@ -83,7 +83,8 @@ class Pieces:
         if self.begun is not None and (lost := self.begun.names - self.taken):
             lines.append(
                 f"the run computed {', '.join(sorted(lost))} by liger-kernel {self.begun.version}, which "
-                f"{'has no equal here' if self.version else 'is not here'}; the model's own code does now: "
+                f"{'has no equal here' if self.version else 'computes nothing here'}; the model's own "
+                f"code does now: "
                 f"{_DIFFERS}"
             )
         return lines

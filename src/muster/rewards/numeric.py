@@ -14,6 +14,7 @@ _UNIT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{[^{}\d]*\}(?:\s*\^\s*\{?\
 _PHRASE = re.compile(
     r"(?<!\w)(?:answer|Answer|ANSWER)(?:\s{1,9}(?:is|IS)\b|\s{0,9}[:=])(?:[\s:*$_`(]|\\[(\[]){0,20}"
 )
+_MARKUP = re.compile(r"(?:[\s*_$`(]|\\[(\[]){0,20}")
 _LEADING_SIGN = re.compile(r"(?:(\+)|[-\u2212]|(?:minus|negative)\b)[\s($]*(?=[\d.\\])")
 _MAX_PHRASE_NUMBER = 400
 
@@ -54,7 +55,10 @@ def _reference(answer: object, percent: Percent, decimal_comma: bool) -> Fractio
     found = _given(_points(text, decimal_comma and isinstance(answer, str)), False, percent)
     if found is None or found.value is None:
         shown = text if len(text) <= 60 else text[:60] + "..."
-        raise ValueError(f"column `answer` holds {shown!r}, in which there is no number")
+        raise ValueError(
+            f"column `answer` holds {shown!r}, in which no number stands alone; a range, a root or a "
+            "multiple is none. Write the value as one number"
+        )
     return found.value
 
 
@@ -90,7 +94,7 @@ def _result(line: str, percent: Percent) -> Found | None:
     """The number that the line starts with; of a calculation, what it comes to."""
     found = first_number(line, percent)
     while found is not None and is_calculated_with(line, found):
-        line = line[found.end :].partition("=")[2].lstrip()
+        line = _signed(_MARKUP.sub("", line[found.end :].partition("=")[2], count=1))
         found = first_number(line, percent) or Found(None, 0, 0)
     return found and alone(line, found)
 

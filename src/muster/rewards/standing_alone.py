@@ -10,7 +10,9 @@ from muster.rewards.numbers_in_text import Found
 _AROUND = 60
 """Characters before and behind a number that are looked at."""
 _MINUS = r"\-\u2012\u2013\u2212\ufe63\uff0d"
-_OPERATOR = rf"(?:\*\*|[+*/\u00d7\u00f7{_MINUS}]|\\(?:times|cdot|div)|\b(?:plus|minus|times)\b)"
+# Stars with a blank on one side alone are the ends of what is bold or italic.
+_STARS = r"(?:(?<![ *])\*{1,2}(?![ *])|(?<=[ ])\*{1,2}(?=[ ]))"
+_OPERATOR = rf"(?:{_STARS}|[+/\u00d7\u00f7{_MINUS}]|\\(?:times|cdot|div)|\b(?:plus|minus|times)\b)"
 _OPENED = r"[($\\{]{0,4}"
 _CALCULATION = re.compile(rf"[ ]?{_OPERATOR}[ ]?{_OPENED}[\d\u221a\u03c0]")
 _BEFORE = re.compile(

@@ -195,6 +195,17 @@ def test_options_say_what_equal_means(completion, answer, options, score):
         (r"\boxed{48 - 24}", None, -24),
         ("It is 72 = 48 + 24", None, 24),
         ("2**10", None, 10),
+        ("2 ** 10", None, 10),
+        ("The answer is 3 * 4", None, 3),
+        # Stars around what is bold or italic calculate nothing.
+        ("The answer is **42** (6 \u00d7 7).", 42, 6),
+        ("The answer is **$18** (9 eggs \u00d7 $2)", 18, 9),
+        ("Total (in dollars) **42**", 42, 1),
+        ("1) *42*", 42, 1),
+        ("**Step 2** 42", 42, 2),
+        ("The answer is 48 + 24 = **72**.", 72, 48),
+        (r"The answer is 48 + 24 = \(72\)", 72, 48),
+        ("The answer is 3 - 10 = _-7_", -7, 3),
         ("5 \u00d7 72", None, 72),
         ("10 minus 3", None, 3),
         # A minus that stands apart is one, unless it is a dash.
@@ -253,5 +264,5 @@ def test_a_row_without_an_answer_is_not_judged():
 
 @pytest.mark.parametrize("answer", ["none", "x = y", "3-5", r"\sqrt{2}", float("nan"), float("inf"), True])
 def test_an_answer_of_the_data_that_is_no_number_is_an_error_not_a_zero(answer):
-    with pytest.raises(ValueError, match="in which there is no number"):
+    with pytest.raises(ValueError, match="in which no number stands alone"):
         number("72", answer)

@@ -201,23 +201,25 @@ class FakeVllm:
                     replace(c, sampler_logprobs=tuple(row[: len(c.ids)]))
                     for c, row in zip(done, raw, strict=True)
                 ]
-        return [self._choice(index, completion) for index, completion in enumerate(done)]
+        return [_choice(index, completion, self.version) for index, completion in enumerate(done)]
 
-    def _choice(self, index: int, done: Completion) -> Json:
-        content: list[Json] = [
-            {"token_id": token, "logprob": logprob, "top_logprobs": [{"token_id": token, "logprob": 0.0}]}
-            for token, logprob in zip(done.ids, done.sampler_logprobs, strict=True)
-        ]
-        for entry, kept in zip(content, done.kept or (), strict=False):
-            entry["top_logprobs"] = [{"token_id": token, "logprob": -1.0} for token in kept]
-            entry["top_logprobs"].append({"token_id": 1 + max(kept), "logprob": NOTHING})
-        return {
-            "index": index,
-            "finish_reason": done.finish_reason,
-            "token_ids": list(done.ids),
-            "logprobs": {"content": content},
-            "weight_versions": [{"version": self.version, "start": 0, "end": len(done.ids)}],
-        }
+
+def _choice(index: int, done: Completion, version: str) -> Json:
+    """As vLLM tells of a completion."""
+    content: list[Json] = [
+        {"token_id": token, "logprob": logprob, "top_logprobs": [{"token_id": token, "logprob": 0.0}]}
+        for token, logprob in zip(done.ids, done.sampler_logprobs, strict=True)
+    ]
+    for entry, kept in zip(content, done.kept or (), strict=False):
+        entry["top_logprobs"] = [{"token_id": token, "logprob": -1.0} for token in kept]
+        entry["top_logprobs"].append({"token_id": 1 + max(kept), "logprob": NOTHING})
+    return {
+        "index": index,
+        "finish_reason": done.finish_reason,
+        "token_ids": list(done.ids),
+        "logprobs": {"content": content},
+        "weight_versions": [{"version": version, "start": 0, "end": len(done.ids)}],
+    }
 
 
 def _spoil(answer: Json, fault: str) -> None:

@@ -22,7 +22,6 @@ from muster.rewards.calling import Logged, TrainerState
 from muster.toolcalls import with_calls
 from tiny import END, ids_of, tiny_tokenizer
 
-needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
 
 SEEN: list[dict[str, Any]] = []
 """What the reward function was called with."""
@@ -181,7 +180,6 @@ def of_trl(path: str) -> Path:
     return Path(found.submodule_search_locations[0], path)
 
 
-@needs_trl
 @pytest.mark.parametrize(
     "text",
     [
@@ -218,7 +216,6 @@ def harbor() -> ModuleType:
     return module
 
 
-@needs_trl
 def test_an_environment_that_trl_ships_is_taken_as_it_is():
     shipped = harbor().HarborBashEnv
 

@@ -30,7 +30,7 @@ from paged import (
     sample_paged,
     settings_for,
 )
-from part_sampling import generate
+from part_sampling import generate, seconds_of
 from workloads import NEW_TOKENS, WORKLOADS, exact_prompts, write_prompts
 
 
@@ -107,11 +107,11 @@ def measured(case: Case, run: Run, model: PreTrainedModel, rounds: int) -> Data:
         )
     chosen = min(tried, key=lambda setting: tried[setting].seconds)
     ways: dict[str, Callable[[Work], float]] = {
-        "muster": lambda part: _timed(
+        "muster": lambda part: seconds_of(
             partial(sample_to, run, prompts, part.each, part.lengths, max_rows=part.at_once)
         ),
         "paged": lambda part: _paged(model, part, chosen).seconds,
-        "generate": lambda part: _timed(partial(generate_in_batches, model, part)),
+        "generate": lambda part: seconds_of(partial(generate_in_batches, model, part)),
     }
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
@@ -148,12 +148,6 @@ def _paged(model: PreTrainedModel, work: Work, setting: Setting) -> _Done:
         start = time.perf_counter()
         rows = sample_paged(manager, work)
         return _Done(time.perf_counter() - start, rows)
-
-
-def _timed(way: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    way()
-    return time.perf_counter() - start
 
 
 def batches(work: Work) -> list[Work]:

@@ -61,7 +61,7 @@ def _case(case: Case, run: Run, model: PreTrainedModel, rounds: int) -> Data:
         way(WARM_TOKENS)
     for number in range(1, rounds + 1):
         for name, way in ways.items():
-            rates[name].append(case.rows * NEW_TOKENS / _seconds(way))
+            rates[name].append(case.rows * NEW_TOKENS / seconds_of(partial(way, NEW_TOKENS)))
         alone = sampling_products_s(model, NUM_PROMPTS, case.prompt_tokens, case.rows)
         rates["products"].append(case.rows * NEW_TOKENS / alone)
         last = ", ".join(f"{name} {values[-1]:.0f}" for name, values in rates.items())
@@ -69,9 +69,10 @@ def _case(case: Case, run: Run, model: PreTrainedModel, rounds: int) -> Data:
     return {"prompt_tokens": case.prompt_tokens, "rows": case.rows, "tokens_per_s": rates}
 
 
-def _seconds(way: Callable[[int], object]) -> float:
+def seconds_of(way: Callable[[], object]) -> float:
+    """Of one call."""
     start = time.perf_counter()
-    way(NEW_TOKENS)
+    way()
     return time.perf_counter() - start
 
 

@@ -4,12 +4,13 @@ vLLM has an environment of its own beside bench/.venv; docs/benchmarks.md says h
 """
 
 import json
-import time
 from dataclasses import replace
+from functools import partial
 
 from keeping import Data, Settings, save, say
 from muster import pretrained
 from muster_side import prompts_of, sample, session
+from part_sampling import seconds_of
 from talking import Worker
 from workloads import NEW_TOKENS, ROOT, WORKLOADS, exact_prompts, write_prompts
 
@@ -46,9 +47,8 @@ def measure(settings: Settings) -> None:
                 sample(run, prompts, rows // 2, WARM_TOKENS)
                 worker.ask(f"{rows} {WARM_TOKENS}")
                 for number in range(1, rounds + 1):
-                    start = time.perf_counter()
-                    sample(run, prompts, rows // 2)
-                    rates["muster"].append(rows * NEW_TOKENS / (time.perf_counter() - start))
+                    seconds = seconds_of(partial(sample, run, prompts, rows // 2))
+                    rates["muster"].append(rows * NEW_TOKENS / seconds)
                     reply = worker.ask(f"{rows} {NEW_TOKENS}")
                     seconds = reply["seconds"]
                     assert isinstance(seconds, float)

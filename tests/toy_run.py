@@ -129,9 +129,14 @@ def toy_config(folder: Path, **sections: Mapping[str, object]) -> Config:
         "optim": {"lr": 1e-3, "warmup": 1, "schedule": "linear"},
         "run": {"name": "toy", "dir": str(folder / "runs"), "steps": 4, "seed": 7, "budget_tokens": 256},
     }
-    for section, values in sections.items():
-        settings[section] = {**settings.get(section, {}), **values}
-    return from_mapping(settings)
+    return from_mapping(layered(settings, sections))
+
+
+def layered(
+    base: Mapping[str, Mapping[str, object]], more: Mapping[str, Mapping[str, object]]
+) -> dict[str, dict[str, object]]:
+    """The sections of both; where both have a value, the second's."""
+    return {name: {**base.get(name, {}), **more.get(name, {})} for name in {**base, **more}}
 
 
 def write_rows(path: Path, prompts: Sequence[str]) -> None:

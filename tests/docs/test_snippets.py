@@ -19,6 +19,7 @@ import pytest
 
 from muster.cli import main
 from muster.config import from_mapping
+from toy_run import layered
 
 ROOT = Path(__file__).parents[2]
 EMBEDDED = "smollm2-135m-instruct"
@@ -85,7 +86,7 @@ def test_the_snippets_of_a_page_run(page: Path, reader: Path, tiny_folder: Path,
             (reader / snippet.file).write_text(text, encoding="utf-8")
         match snippet.language:
             case "toml":
-                from_mapping(merged(MINIMAL, tomllib.loads(snippet.text)))
+                from_mapping(layered(MINIMAL, tomllib.loads(snippet.text)))
             case "python":
                 for large, small in SMALLER.items():
                     text = text.replace(large, small)
@@ -95,12 +96,6 @@ def test_the_snippets_of_a_page_run(page: Path, reader: Path, tiny_folder: Path,
                 check_commands(snippet, tiny_folder, capsys)
             case _:
                 assert snippet.language in ("text", "json", "jsonl", "csv"), snippet.place
-
-
-def merged(
-    base: dict[str, dict[str, str]], more: dict[str, dict[str, object]]
-) -> dict[str, dict[str, object]]:
-    return {name: {**base.get(name, {}), **more.get(name, {})} for name in {**base, **more}}
 
 
 def check_commands(snippet: Snippet, tiny_folder: Path, capsys: Capture) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_vllm import adapted, flat, gap, moved, prompts, sampling
+from fake_vllm import POLICIES, adapted, flat, gap, moved, prompts, sampling
 from fake_vllm_inside import Vllm, install
 from muster.algo.ratios import truncate
 from muster.config import Config
@@ -28,7 +28,6 @@ from tiny import save_tiny_model, tiny_policy
 from toy_rewards import low_bytes
 from toy_run import number, toy_config, toy_run
 
-POLICIES = {"full": tiny_policy, "lora": adapted}
 SETTINGS: dict[str, object] = {
     "dtype": "float32",
     "max_model_len": 256,

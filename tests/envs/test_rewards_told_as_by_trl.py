@@ -22,7 +22,6 @@ from muster.rewards.calling import Logged, TrainerState
 from muster.toolcalls import with_calls
 from tiny import END, ids_of, tiny_tokenizer
 
-
 SEEN: list[dict[str, Any]] = []
 """What the reward function was called with."""
 

@@ -20,7 +20,7 @@ from muster.store import from_parquet, read_eval, read_metrics, read_rollouts, t
 from muster.view.pieces import find_tokenizer
 from ranks_of import train_on
 from tiny import save_tiny_model, tiny_policy
-from toy_run import completion_of, config_for, group_of
+from toy_run import completion_of, config_for, group_of, layered
 
 LETTERS = tuple(string.ascii_letters + string.digits + string.punctuation.replace("<", ""))
 """A tiny model seldom ends its turns; at any of these it has."""
@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def game_config(place: Path, folder: Path, **sections: dict[str, object]) -> Config:
     paths = {"path": str(place / "games.jsonl"), "eval_path": str(place / "held.jsonl")}
-    merged = {name: {**GAME.get(name, {}), **sections.get(name, {})} for name in {**GAME, **sections}}
+    merged = layered(GAME, sections)
     merged["data"] = {**paths, **merged["data"]}
     return config_for(place, folder, **merged)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from fake_vllm import FakeVllm
+from fake_vllm import FakeVllm, served_by
 from muster.cli import main
 from muster.config import Config
 from muster.policy import Policy
@@ -16,7 +16,7 @@ from muster.records import Group, Rollout, Trace
 from muster.run import run
 from muster.store import read_metrics, read_rollouts
 from tiny import tiny_model, tiny_tokenizer
-from toy_run import config_for
+from toy_run import config_for, layered
 
 CALL = '<tool_call>{"name":"increment","arguments":{"step":3}}</tool_call>'
 END, CALLS = 2, 259
@@ -60,8 +60,7 @@ def calling_config(place: Path, folder: Path, **sections: dict[str, object]) -> 
         "model": {"max_tokens": 960},
         "run": {"steps": 2, "save_every": 1},
     }
-    merged = {name: {**settings.get(name, {}), **sections.get(name, {})} for name in {**settings, **sections}}
-    return config_for(place, folder, **merged)
+    return config_for(place, folder, **layered(settings, sections))
 
 
 @pytest.fixture(scope="module")
@@ -150,13 +149,13 @@ def test_calls_and_results_are_shown(whole: Path, capsys: pytest.CaptureFixture[
     )
     assert main(["show", str(whole), "--step", "1", "--group", str(place)]) == 0
     shown = capsys.readouterr().out
-    assert "tool" in shown
+    assert "tool: 3" in shown
     assert "increment" in shown
 
 
 def test_an_environment_with_a_tool_is_played_on_a_server(place: Path, tmp_path: Path):
     fake = FakeVllm(lambda: Policy(calling_model(), calling_tokenizer(), max_tokens=960))
-    engine = {"kind": "vllm", "options": {"urls": [fake.url], "patience_s": 0.2}}
+    engine = served_by([fake])
     try:
         reports = list(run(calling_config(place, tmp_path, engine=engine)))
     finally:

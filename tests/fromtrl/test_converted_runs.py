@@ -16,10 +16,7 @@ def json_reward(prompts, completions, **kwargs):
 '''
 
 
-def test_the_guides_script_is_a_run_that_can_be_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
+def test_the_guides_script_is_a_run_that_can_be_checked(capsys: pytest.CaptureFixture[str]):
     script = GUIDE.replace("reward_funcs=[json_reward, long_enough]", "reward_funcs=json_reward")
     Path("train.py").write_text(script, encoding="utf-8")
     assert main(["init", "guide", "--from-trl", "train.py"]) == 0

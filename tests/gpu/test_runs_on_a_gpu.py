@@ -17,7 +17,7 @@ from muster.run import run
 from muster.store import read_meta, read_metrics
 from naive import make_batch
 from ranks_of import near, rollouts_of
-from tiny import save_tiny_model, tiny_model, tiny_tokenizer
+from tiny import tiny_model, tiny_tokenizer
 from toy_run import config_for, number
 
 pytestmark = [
@@ -29,14 +29,6 @@ LOGPROBS = 1e-4
 """Nats by which logprobs of tiny models may differ in float32."""
 STEP = 3e-4
 """Of a weight after three steps at a rate of 1e-3: a tenth of what AdamW moves it."""
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds the model."""
-    folder = tmp_path_factory.mktemp("gpu")
-    save_tiny_model(folder / "model")
-    return folder
 
 
 def three_steps(place: Path, folder: Path, **sections: dict[str, Any]) -> Config:

@@ -1,7 +1,6 @@
 """Rewards that others wrote run as they are: those that TRL ships, and the one of a practical guide."""
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,6 @@ import pytest
 
 from muster.records import Completion, GradingRequest, Sample
 from muster.rewards import PoolGrader, load_rewards
-
-needs_trl = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
-needs_math = pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
 
 RIGHT = r"<think>a third</think>My answer is \boxed{\frac{1}{3}}"
 WRONG = r"<think>half<think>My answer is \boxed{\frac{1}{2}}"
@@ -48,13 +44,10 @@ def scored() -> Iterator[Callable[..., list[float | None]]]:
         grader.close()
 
 
-@needs_trl
 def test_trl_think_format_reward_runs_as_it_is(scored):
     assert scored("trl.rewards:think_format_reward", chats(RIGHT, WRONG)) == [1.0, 0.0]
 
 
-@needs_trl
-@needs_math
 def test_trl_accuracy_rewards_run_as_they_are(scored):
     asked = chats(RIGHT, WRONG, solution=r"\frac{1}{3}")
     assert scored("trl.rewards:accuracy_reward", asked) == [1.0, 0.0]
@@ -63,8 +56,6 @@ def test_trl_accuracy_rewards_run_as_they_are(scored):
     assert scored("trl.rewards:reasoning_accuracy_reward", asked) == [1.0, 0.0]
 
 
-@needs_trl
-@needs_math
 def test_trl_cosine_scaled_reward_runs_as_it_is(scored):
     from trl.rewards.accuracy_rewards import get_cosine_scaled_reward
 
@@ -72,7 +63,6 @@ def test_trl_cosine_scaled_reward_runs_as_it_is(scored):
     assert scored(get_cosine_scaled_reward(max_len=100), asked) == [0.75, -0.75]
 
 
-@needs_trl
 def test_trl_rewards_on_token_ids_run_as_they_are(scored):
     from trl.rewards.other_rewards import get_repetition_penalty_reward, get_soft_overlong_punishment
 

@@ -10,14 +10,9 @@ from muster.errors import CheckpointError, ConfigError
 from muster.frozen import has_onednn
 from muster.run import run
 from muster.store import read_events
-from toy_run import config_for
+from toy_run import config_for, content
 
 SAVING = {"run": {"save_every": 1, "keep": 9}}
-
-
-def _bytes(folder):
-    files = [*folder.glob("rollouts/*"), *folder.glob("checkpoints/*/*"), folder / "metrics.jsonl"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_a_resumed_run_samples_by_the_products_of_its_checkpoint(place, tmp_path):  # P1
@@ -38,7 +33,7 @@ def test_a_resumed_run_samples_by_the_products_of_its_checkpoint(place, tmp_path
     )
     starts = [event["products"] for event in read_events(folder) if event["kind"] == "start"]
     assert starts == [Choice("turned", "turned", is_fused=True)._asdict()] * 2
-    first, second = _bytes(tmp_path / "whole" / "toy"), _bytes(folder)
+    first, second = content(tmp_path / "whole" / "toy"), content(folder)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
 
@@ -58,7 +53,7 @@ def test_a_resumed_run_trains_by_the_copies_of_its_checkpoint(place, tmp_path, m
     folder = tmp_path / "half" / "toy"
     states = [json.loads(path.read_text()) for path in sorted(folder.glob("checkpoints/*/state.json"))]
     assert [state["lays_out_frozen"] for state in states] == [at_start] * len(states)
-    first, second = _bytes(tmp_path / "whole" / "toy"), _bytes(folder)
+    first, second = content(tmp_path / "whole" / "toy"), content(folder)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
 
@@ -77,7 +72,7 @@ def test_a_resumed_run_trains_by_the_library_of_its_checkpoint(place, tmp_path, 
     folder = tmp_path / "half" / "toy"
     starts = [event["trains_by_onednn"] for event in read_events(folder) if event["kind"] == "start"]
     assert starts == [at_start] * 2
-    first, second = _bytes(tmp_path / "whole" / "toy"), _bytes(folder)
+    first, second = content(tmp_path / "whole" / "toy"), content(folder)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
 

@@ -1,6 +1,5 @@
 """The environments of one process, by episode; whatever a user's code does becomes an answer or a failure."""
 
-import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -14,11 +13,9 @@ from muster.envs.trl import Ending, TrlEnvironment
 from muster.records import Message
 from muster.rewards.calling import Logged, TrainerState, reason_of
 from muster.rewards.numbers import as_number
+from muster.rewards.pool.wire import dumps, loads, sendable
 from muster.rewards.pool.working import seed_generators
 from muster.toolcalls import calls_in
-
-_MAX_NOTED = 400
-"""Characters of what a reward noted and JSON has no form for."""
 
 Answer = dict[str, Any]
 """Plain values, as they cross to another process and back; `failure` where there is no answer."""
@@ -54,8 +51,8 @@ class Host:
         seed(str(order.get("seed", "")))
         act: Callable[[Mapping[str, Any]], Answer] = getattr(self, f"_{order['do']}")
         try:
-            # As JSON has it, so that an answer is the same from another process.
-            return json.loads(json.dumps(act(order), allow_nan=False))
+            # As it crosses to another process, so that an answer is the same from there.
+            return loads(dumps(act(order)))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -122,17 +119,8 @@ def _noted(logged: Logged) -> Answer:
     """What the reward noted on the side; empty where that is nothing."""
     if not (logged.metrics or logged.extras):
         return {}
-    extras = {column: list(map(_plain, values)) for column, values in logged.extras.items()}
+    extras = {column: list(map(sendable, values)) for column, values in logged.extras.items()}
     return {"metrics": logged.metrics, "extras": extras}
-
-
-def _plain(value: object) -> object:
-    """The value, or a short text of one that JSON has no form for."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return ascii(value)[:_MAX_NOTED]
-    return value
 
 
 def parts_of(given: object) -> dict[str, float]:

@@ -131,7 +131,8 @@ class TrlEnvironment:
         columns["environments"] = [self.inner]
         if missing := list(missing_columns(signature, columns, ())):
             raise TypeError(
-                f"the reward function {name} asks for {missing[0]}, which is no column of the row"
+                f"the reward function {name} asks for {missing[0]}, which is no column of the row; add the "
+                "column to the data, or give the parameter a default"
             )
         supplied: Mapping[str, Callable[[], object]] = {
             "prompts": lambda: [self._prompt],

@@ -22,6 +22,7 @@ from muster.engines.vllm import VllmEngine
 from muster.engines.vllm_core import require_vllm, start
 from muster.engines.vllm_inside import VllmInside
 from muster.errors import ConfigError, EngineError
+from muster.memory import available_bytes
 from muster.policy import Policy
 from muster.vllm_needs import CPU_CACHE_GIB, Setting, model_for, rank_of, settings_for
 
@@ -197,7 +198,15 @@ def _cache_bytes(options: InsideOptions) -> int:
     """Of keys and values on a CPU."""
     if options.memory_share is None:
         return CPU_CACHE_GIB * 2**30
-    return int(options.memory_share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    wanted = int(options.memory_share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    # A container may have far less than its machine.
+    if wanted > (free := available_bytes(torch.device("cpu"))):
+        raise ConfigError(
+            f"engine.options.memory_share = {options.memory_share} of this machine's memory is "
+            f"{wanted / 1e9:.1f} GB for keys and values, and {free / 1e9:.1f} GB are free. Set a smaller "
+            "share."
+        )
+    return wanted
 
 
 def _queued(apart: Apart, policy: Policy) -> Queued:

@@ -11,7 +11,7 @@ Axes: N rows, I inputs, O outputs.
 from collections.abc import Generator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import torch
@@ -61,7 +61,7 @@ class Ways:
     onednn: bool = False
     """Products of float32 on a CPU are oneDNN's instead of the BLAS library's."""
 
-    adds_in_place: bool = False
+    adds_in_place: bool = field(default=False, init=False)
     """Gradients of weights are added to those that the weights have; see `summing`."""
 
     @contextmanager

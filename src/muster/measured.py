@@ -7,9 +7,11 @@ rounding. Who removes a file has it measured again.
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 
 import torch
@@ -47,8 +49,19 @@ def recalled(
     result = measure()
     with suppress(OSError):
         make_folder(file.parent)
-        write_atomic(file, json.dumps({name: to_plain(result), **circumstances}, indent=1).encode())
+        write_atomic(file, json.dumps({**circumstances, name: to_plain(result)}, indent=1).encode())
     return result
+
+
+def in_turns(works: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """Seconds of each: the median of so many rounds in which they take turns, the first of which warms up."""
+    taken: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds):
+        for seconds, work in zip(taken, works, strict=True):
+            started = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - started)
+    return [median(seconds[1:]) for seconds in taken]
 
 
 def _processor() -> str:

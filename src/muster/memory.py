@@ -4,7 +4,9 @@ A CPU raises nothing before the kernel kills the process, so the budget is set b
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from transformers import PreTrainedConfig
@@ -12,10 +14,27 @@ from transformers import PreTrainedConfig
 from muster.launched import local_size
 from muster.scaling import tokens_within
 
+Result = TypeVar("Result")
+
 CGROUP = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 ENOUGH_ON_CPU = 1024
 """Tokens at which a few cores run at their full rate already: more only take more memory."""
+
+
+def until_it_fits(work: Callable[[], Result], halve: Callable[[], bool]) -> Result:
+    """What the work gives: while the device runs out of memory it starts again, unless `halve` left nothing.
+
+    `halve` makes the next attempt smaller, and is False where it can't.
+    """
+    while True:
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            if not halve():
+                raise
+        # Outside the handler, whose traceback would keep the tensors of the failed attempt alive.
+        torch.cuda.empty_cache()
 
 
 def available_bytes(device: torch.device, *, cgroup: Path = CGROUP, proc: Path = PROC) -> int:

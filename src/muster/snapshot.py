@@ -1,7 +1,6 @@
 """A run between two steps as a checkpoint, and a checkpoint as a run between two steps."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,7 +79,8 @@ def agree(session: Session) -> None:
     pieces.taken = pieces.taken.intersection(*everywhere)
 
     def how() -> object:
-        ways = asdict(session.policy.ways)
+        chosen = session.policy.ways
+        ways = {"copies_frozen": chosen.copies_frozen, "onednn": chosen.onednn}
         return {"products": products(session), "ways": ways, "threads": torch.get_num_threads()}
 
     first = cast(dict[str, Any], decided_by_first(how))
@@ -110,8 +110,8 @@ def restore(session: Session, path: Path) -> None:
     session.budget.tokens = _whole(numbers, "budget_tokens")
     # Sums are cut by threads: with another number of them the last bits would differ.
     torch.set_num_threads(_whole(numbers, "threads"))
-    session.policy.ways.copies_frozen = numbers.get("lays_out_frozen") is True
-    session.policy.ways.onednn = ways.restored(numbers.get("trains_by_onednn"))
+    session.policy.ways.copies_frozen = _chosen(numbers, "lays_out_frozen")
+    session.policy.ways.onednn = _chosen(numbers, "trains_by_onednn")
     session.policy.pieces.keep(numbers.get("pieces"))
     state.old = dict(saved.old) if saved.old is not None else None
     if (engine := session.engine) is None:
@@ -138,6 +138,10 @@ def _refuse_other_base(session: Session, numbers: Mapping[str, object], path: Pa
             f"{path} was trained on a base whose quantised weights have the digest {was}, and here they have "
             f"{now}. Go on with the same model, model.quantize and version of bitsandbytes."
         )
+
+
+def _chosen(numbers: Mapping[str, object], name: str) -> bool:
+    return ways.restored(name, numbers.get(name))
 
 
 def _whole(numbers: Mapping[str, object], name: str) -> int:

@@ -25,6 +25,7 @@ from muster.devices import moved
 from muster.dist import exchange, rank, sum_over_ranks, world_size
 from muster.errors import TrainingError
 from muster.logprobs import chunk_tokens
+from muster.memory import until_it_fits
 from muster.policy import Policy, Scores
 from muster.records import Completion
 
@@ -143,21 +144,19 @@ def _within_memory(policy: Policy, work: Callable[[], Result], budget: Budget) -
 
     Ranks that divide the weights meet within the work, so that none of them can start again alone.
     """
-    while True:
-        try:
-            return work()
-        except torch.OutOfMemoryError as error:
-            if policy.held.rows is not None:
-                raise TrainingError(
-                    f"rank {rank()} ran out of memory at {budget.tokens:,} tokens a micro-batch, of which "
-                    f"each rank may hold one. Go on with --resume --run.budget_tokens "
-                    f"{max(1, budget.tokens // 2)}, or on more ranks."
-                ) from error
-            if budget.tokens <= 1:
-                raise
-            budget.tokens //= 2
-        # Outside the handler, whose traceback would keep the tensors of the failed attempt alive.
-        torch.cuda.empty_cache()
+
+    def halve() -> bool:
+        if policy.held.rows is not None:
+            raise TrainingError(
+                f"rank {rank()} ran out of memory at {budget.tokens:,} tokens a micro-batch, of which "
+                f"each rank may hold one. Go on with --resume --run.budget_tokens "
+                f"{max(1, budget.tokens // 2)}, or on more ranks."
+            )
+        fits_less = budget.tokens > 1
+        budget.tokens = max(1, budget.tokens // 2)
+        return fits_less
+
+    return until_it_fits(work, halve)
 
 
 def _unchecked(stats: Mapping[str, sums.Metric]) -> None:

@@ -6,10 +6,9 @@ either way, so it is measured, on the model's own shapes. Both give the same num
 Axes: N rows, I inputs, O outputs.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
-from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from muster.engines.products import LARGE, SHARE, linear_layers, own_weight
 from muster.errors import CheckpointError
 from muster.frozen import by_blas, by_onednn, has_onednn
-from muster.measured import recalled
+from muster.measured import in_turns, recalled
 from muster.memory import available_bytes
 from muster.policy import Policy
 
@@ -42,17 +41,18 @@ def choose(policy: Policy, *, may_measure: bool) -> None:
     policy.ways.onednn = may_measure and policy.autocast is None and should_use_onednn(layers)
 
 
-def restored(value: object) -> bool:
-    """Whether a checkpoint's run multiplied by oneDNN; not where it was saved before there was a choice."""
+def restored(name: str, value: object) -> bool:
+    """Whether a checkpoint's run computed so; not where it was saved before there was a choice."""
     if value is True and not has_onednn():
         raise CheckpointError(
-            "the run multiplied by oneDNN (trains_by_onednn in state.json of the checkpoint), and this torch "
-            "was built without it. Resume with a torch that has it, as on the machine that saved the run."
+            f"the run multiplied by oneDNN ({name} in state.json of the checkpoint), and this torch was "
+            "built without it. Resume with a torch that has it, as on the machine that saved the run."
         )
     if value is None or isinstance(value, bool):
         return value is True
     raise CheckpointError(
-        f"state.json of the checkpoint holds trains_by_onednn = {value!r} instead of true or false"
+        f"state.json of the checkpoint holds {name} = {value!r} instead of true or false. Resume with the "
+        "version that saved it."
     )
 
 
@@ -78,7 +78,7 @@ def should_use_onednn(modules: Iterable[nn.Module]) -> bool:
         {"rows": NUM_ROWS, "shapes": [[*same[0].shape, len(same)] for same in inner]},
         lambda: is_faster(inner, by_onednn, by_blas),
         to_plain=bool,
-        from_plain=restored,
+        from_plain=partial(restored, "training"),
     )
 
 
@@ -105,20 +105,16 @@ def is_faster(
         num_out, num_in = same[0].shape
         rows, grads = (torch.randn(NUM_ROWS, size, generator=random) for size in (num_in, num_out))
         few = same[:SAMPLED]
-        taken: list[list[float]] = [[], []]
-        for _ in range(ROUNDS):
-            for place, way in enumerate((one, other)):
-                taken[place].append(_seconds(way, few, rows, grads))
-        for place, values in enumerate(taken):
-            seconds[place] += len(same) / len(few) * median(values[1:])
+        for place, taken in enumerate(
+            in_turns([partial(_run, way, few, rows, grads) for way in (one, other)], ROUNDS)
+        ):
+            seconds[place] += len(same) / len(few) * taken
     return seconds[0] * MARGIN < seconds[1]
 
 
-def _seconds(
+def _run(
     way: Callable[[Tensor, Tensor], Tensor], weights: Sequence[Tensor], rows: Tensor, grads: Tensor
-) -> float:
-    started = time.perf_counter()
+) -> None:
     for weight in weights:
         way(rows, weight)
         way(grads, weight.t())
-    return time.perf_counter() - started

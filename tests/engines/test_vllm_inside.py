@@ -264,6 +264,17 @@ def test_memory_and_rows_are_as_the_options_say(fake, tmp_path):
     engine.close()
 
 
+def test_a_share_that_is_more_than_what_is_free_is_refused(fake, tmp_path, monkeypatch):
+    save_tiny_model(tmp_path / "model")
+    monkeypatch.setattr("muster.engine_setup.available_bytes", lambda _: 2 * 10**9)
+    with pytest.raises(
+        ConfigError, match=r"memory_share = 0\.9 .* and 2\.0 GB are free\. Set a smaller share"
+    ):
+        make_engine(
+            config(tmp_path, engine={"options": {"memory_share": 0.9}}), tiny_policy(), lambda *_: None
+        )
+
+
 def test_that_it_does_not_sleep_here_is_said_where_it_was_asked_to(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "on a GPU only" in (about_engine(InsideOptions()) or "")

@@ -32,6 +32,12 @@ PAUSE_S = 0.02
 """Far more than anything here takes to compute."""
 
 
+@pytest.fixture(autouse=True)
+def _measured_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What one test measures is nothing to another."""
+    monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
+
+
 class PloddingRMSNorm(nn.Module):
     def __init__(self, pause_s: float) -> None:
         super().__init__()
@@ -252,6 +258,16 @@ def test_the_kernels_are_those_of_the_package_that_is_installed(packages: Path):
     pieces = fit(Backbone(PAUSE_S), nullcontext, device_type="cpu", num_elements=4096)
     assert pieces.taken == {NORM, GATED}
     assert pieces.lines()[0].startswith(f"computed by liger-kernel {VERSION}: {GATED} (")
+
+
+def test_how_fast_a_kernel_is_decides_once_on_a_machine(monkeypatch: pytest.MonkeyPatch):
+    speeds = [2.0, 0.5]
+    monkeypatch.setattr("muster.liger.trying._speed", lambda *_: speeds.pop(0))
+    first = fit(Backbone(), nullcontext, device_type="cpu", kernels=KERNELS, num_elements=4096)
+    again = fit(Backbone(), nullcontext, device_type="cpu", kernels=KERNELS, num_elements=4096)
+    assert len(first.taken) == 1
+    assert again.taken == first.taken
+    assert speeds == []  # a third measurement would find none
 
 
 def test_outside_of_gpus_the_package_is_not_imported_and_nothing_changes(packages: Path):

@@ -103,14 +103,14 @@ def test_small_models_and_those_in_float64_are_not_measured():
 
 
 def test_a_checkpoint_says_how_its_run_multiplied(monkeypatch: pytest.MonkeyPatch):
-    assert [ways.restored(value) for value in (None, False, True)] == [False, False, True]
+    assert [ways.restored("lays_out_frozen", value) for value in (None, False, True)] == [False, False, True]
     with monkeypatch.context() as patch:
         patch.setattr(ways, "has_onednn", lambda: False)
-        assert not ways.restored(False)
+        assert not ways.restored("trains_by_onednn", False)
         with pytest.raises(CheckpointError, match="this torch was built without it"):
-            ways.restored(True)
+            ways.restored("trains_by_onednn", True)
     with pytest.raises(CheckpointError, match="trains_by_onednn = 'yes' instead of true or false"):
-        ways.restored("yes")
+        ways.restored("trains_by_onednn", "yes")
 
 
 def adapted() -> Any:

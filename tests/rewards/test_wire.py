@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asking import ask
-from muster.records import Sample
-from muster.rewards.pool.wire import TAG, UnsendableError, as_request, dump_request, dump_sample, dumps, loads
+from muster.records import Completion, Sample
+from muster.rewards.pool.wire import (
+    TAG,
+    UnsendableError,
+    as_completion,
+    as_request,
+    dump_request,
+    dump_sample,
+    dumps,
+    loads,
+    plain_completion,
+)
 
 VALUES = [
     None,
@@ -86,3 +96,11 @@ def test_a_request_arrives_without_what_only_the_engine_knows():
 def test_a_column_that_cannot_be_sent_is_named():
     with pytest.raises(UnsendableError, match="column 'thing' holds object, which can't be sent"):
         dump_sample(Sample(id="0", columns={"thing": [object()]}))
+
+
+def test_a_completion_kept_before_there_were_environments_is_the_policys_own_whole():
+    completion = Completion(ids=(4, 5), sampler_logprobs=(-0.5, -1.0), finish_reason="stop", version=3)
+    plain = dict(plain_completion(completion))
+    assert as_completion(plain) == completion
+    del plain["emitted"]
+    assert as_completion(plain) == completion

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from muster import ways
+from muster.engines import products
 from muster.engines.products import Choice, restored
 from muster.errors import CheckpointError, ConfigError
 from muster.frozen import has_onednn
@@ -87,6 +88,12 @@ def test_a_checkpoint_without_a_choice_goes_on_with_plain_products():
 def test_a_choice_that_is_not_known_is_refused(odd):
     with pytest.raises(CheckpointError, match="which this version doesn't know"):
         restored(odd)
+
+
+def test_products_that_this_torch_lacks_are_refused(monkeypatch):
+    monkeypatch.setattr(products, "has_onednn", lambda: False)
+    with pytest.raises(CheckpointError, match=r"this torch computes are linear, turned: resume with"):
+        restored(Choice("turned", "laid_out", 7)._asdict())
 
 
 def test_unknown_products_are_refused_by_name(place, tmp_path):

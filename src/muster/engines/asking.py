@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from muster.engines.base import Sampling
+from muster.engines.base import Sampling, refuse_empty
 from muster.engines.sampler import seed_of
-from muster.errors import ConfigError, EngineError
+from muster.errors import ConfigError
 from muster.records import Completion, Prompt
 
 Groups = list[list[Completion]]
@@ -81,11 +81,7 @@ def sampled_by(
     ask_all: Callable[[Sequence[Prompt], Sampling], Groups], prompts: Sequence[Prompt], sampling: Sampling
 ) -> Groups:
     """`group_size` completions for each prompt, by what asks vLLM; raises where it can't answer."""
-    if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
-        raise EngineError(
-            f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
-            "prompts with the model's first special token."
-        )
+    refuse_empty(prompts)
     refuse_unknown_sets(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p)
     if not prompts:
         return []

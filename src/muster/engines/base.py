@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from muster.errors import EngineError
 from muster.records import Completion, Prompt
 
 
@@ -35,6 +36,15 @@ class Sampling:
 
 def untold(done: int, total: int) -> None:
     """Progress, in tokens, that nobody asked for."""
+
+
+def refuse_empty(prompts: Sequence[Prompt]) -> None:
+    """Raises EngineError for a prompt without tokens."""
+    if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
+        raise EngineError(
+            f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
+            "prompts with the model's first special token."
+        )
 
 
 @runtime_checkable

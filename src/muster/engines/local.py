@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from muster.devices import computing_in
-from muster.engines.base import Sampling, untold
+from muster.engines.base import Sampling, refuse_empty, untold
 from muster.engines.decoding import Decodable, Decoder, PlainDecoder, SharedPrefixDecoder
 from muster.engines.fused import FusedBackbone, is_known
 from muster.engines.products import Choice, choose, linear_layers, replaced
 from muster.engines.sampler import Rollouts
-from muster.errors import EngineError
+from muster.memory import until_it_fits
 from muster.records import Completion, Prompt
 
 FUSED_TOLERANCE = 1e-4
@@ -58,15 +58,20 @@ class LocalEngine:
         Where ranks divide the weights, each of them calls, be it without a prompt.
         """
         with self._weights_at_hand():
-            return _within_memory(self, prompts, sampling)
-
-    def sampled(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        """The same, with `max_rows` side by side, whatever memory there is."""
-        if empty := [number for number, prompt in enumerate(prompts) if not prompt.ids]:
-            raise EngineError(
-                f"prompt {empty[0]} has no token, so there is nothing to predict a first one from. Start raw "
-                "prompts with the model's first special token."
+            return until_it_fits(
+                lambda: self._sampled(prompts, sampling),
+                lambda: self._halve(len(prompts) * sampling.group_size),
             )
+
+    def _halve(self, num_rollouts: int) -> bool:
+        """Samples half as many of these side by side from now on; False where that is one."""
+        rows = min(self.max_rows, num_rollouts)
+        if rows > 1:
+            self.max_rows = rows // 2
+        return rows > 1
+
+    def _sampled(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        refuse_empty(prompts)
         if not prompts:
             return []
         size = sampling.group_size
@@ -170,19 +175,3 @@ class LocalEngine:
         limit = rollouts.sampling.max_tokens
         sampled = sum(len(rollouts.ids[rollout]) for rollout in running)
         self.progress((started - len(running)) * limit + sampled, count * limit)
-
-
-def _within_memory(
-    engine: LocalEngine, prompts: Sequence[Prompt], sampling: Sampling
-) -> list[list[Completion]]:
-    """What it samples; while the device runs out of memory, with half as many rows from then on."""
-    while True:
-        rows = min(engine.max_rows, len(prompts) * sampling.group_size)
-        try:
-            return engine.sampled(prompts, sampling)
-        except torch.OutOfMemoryError:
-            if rows <= 1:
-                raise
-            engine.max_rows = rows // 2
-        # Outside the handler, whose traceback would keep the tensors of the failed attempt alive.
-        torch.cuda.empty_cache()

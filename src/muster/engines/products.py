@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from statistics import median
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from muster.errors import CheckpointError
 from muster.frozen import has_onednn, lay_out, multiply
-from muster.measured import recalled
+from muster.measured import in_turns, recalled
 from muster.memory import available_bytes
 
 Product = Callable[[Tensor], Tensor]
@@ -93,6 +93,8 @@ LARGE = 2**22
 """Weights in all below which nothing is measured: they stay in the processor's cache."""
 MARGIN = 1.1
 """A kind must be so many times faster than a plainer one, so that equal machines choose equally."""
+ROUNDS = 5
+"""Timings of each kind, the first of which warms up."""
 SHARE = 0.25
 """Of the memory that is free, what copies may take while they last. Gradients, as large as they are, take
 it while there are no copies."""
@@ -145,13 +147,14 @@ def restored(values: object) -> Choice:
             "long": str(long),
             "from_tokens": int(tokens),
             "is_fused": bool(is_fused),
-        } if short in KINDS and long in KINDS:
+        } if {short, long} <= {*kinds_here()}:
             return Choice(short, long, tokens, is_fused)
         case _:
             pass
     raise CheckpointError(
         f"state.json of the checkpoint holds products = {values!r}, which this version doesn't know. "
-        f"Known kinds are {', '.join(KINDS)}: resume with the version that saved it."
+        f"Kinds that this torch computes are {', '.join(kinds_here())}: resume with the version, and a torch "
+        "as on the machine, that saved it."
     )
 
 
@@ -192,21 +195,15 @@ def measure(weights: Sequence[Tensor], num_rows: int, kinds: Sequence[str]) -> d
             started = time.perf_counter()
             products[kind] = [KINDS[kind](weight, None) for weight in few]
             preparations[kind] += scale * (time.perf_counter() - started)
-        taken: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for _ in range(5):
-            for kind in kinds:
-                taken[kind].append(_seconds(products[kind], rows))
-        for kind in kinds:
-            # The first round warms up.
-            steps[kind] += scale * median(taken[kind][1:])
+        taken = in_turns([partial(_run, products[kind], rows) for kind in kinds], ROUNDS)
+        for kind, seconds in zip(kinds, taken, strict=True):
+            steps[kind] += scale * seconds
     return {kind: Seconds(steps[kind], preparations[kind]) for kind in kinds}
 
 
-def _seconds(products: Sequence[Product], rows: Tensor) -> float:
-    started = time.perf_counter()
+def _run(products: Sequence[Product], rows: Tensor) -> None:
     for product in products:
         product(rows)
-    return time.perf_counter() - started
 
 
 def linear_layers(*roots: nn.Module) -> list[nn.Module]:

@@ -39,7 +39,8 @@ def fit(
         return Pieces()
     with precision():
         met = _met(backbone, list(parts_of(backbone, found, BOUNDS)))
-        trials = {name: _tried(met, name, num_elements) for name in dict.fromkeys(one.name for one in met)}
+        names = dict.fromkeys(one.name for one in met)
+        trials = {name: _tried(met, name, num_elements, found.version) for name in names}
     pieces = Pieces.chosen(found.version, trials)
     for part, *_ in met:
         part.module.forward = partial(part.forward, part.module.forward, part, pieces)
@@ -80,7 +81,7 @@ def _met(backbone: nn.Module, parts: Sequence[Part]) -> list[_Met]:
     return met
 
 
-def _tried(met: Sequence[_Met], name: str, num_elements: int) -> Trial:
+def _tried(met: Sequence[_Met], name: str, num_elements: int, version: str) -> Trial:
     """The trial of all parts of that name together."""
     same = [one for one in met if one.name == name]
-    return tried([(one.part, one.given) for one in same], same[0].dtype, num_elements)
+    return tried([(one.part, one.given) for one in same], same[0].dtype, num_elements, version)

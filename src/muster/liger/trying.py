@@ -5,6 +5,7 @@ Axes: N rows, E features.
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from muster.devices import settling
 from muster.liger.parts import Function, Part, mlp_by, product_dtype
 from muster.liger.pieces import Trial
+from muster.measured import recalled
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2.0**-6}
 """By which a result, or a gradient, may be off the one in float64, over the largest value of that.
@@ -25,10 +27,11 @@ FEW_ROWS = 61
 ROUNDS, REPEATS = 4, 3
 
 
-def tried(parts: Sequence[tuple[Part, Tensor]], dtype: torch.dtype, num_elements: int) -> Trial:
+def tried(parts: Sequence[tuple[Part, Tensor]], dtype: torch.dtype, num_elements: int, version: str) -> Trial:
     """How the kernel does on each of the parts with few rows, and on one of them with so many elements.
 
-    The parts are of one name; each comes with what its module is given for a token.
+    The parts are of one name; each comes with what its module is given for a token. How fast kernels of that
+    version are is what was measured on this machine before.
     """
     first, _ = parts[0]
     many = max(num_elements // first.size, FEW_ROWS)
@@ -40,7 +43,7 @@ def tried(parts: Sequence[tuple[Part, Tensor]], dtype: torch.dtype, num_elements
         if refused := next((trial for trial in trials if trial.refused), None):
             return refused
         off = (max(trial.forward for trial in trials), max(trial.backward for trial in trials))
-        return Trial(forward=off[0], backward=off[1], speed=_speed(first, dtype, many))
+        return Trial(forward=off[0], backward=off[1], speed=_recalled_speed(first, dtype, many, version))
     except Exception as error:  # a kernel may fail here in any way, and there is the module's own code
         return Trial(refused=said(error))
 
@@ -114,6 +117,25 @@ def _off(found: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
     """Largest differences, each over the largest exact value; none of what wasn't found."""
     pairs = zip(found, exact)
     return [float((one.double() - true).abs().max() / true.abs().max()) for one, true in pairs]
+
+
+def _recalled_speed(part: Part, dtype: torch.dtype, rows: int, version: str) -> float:
+    device = next(part.module.parameters()).device
+    about = {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "version": version,
+        "piece": part.names[dtype],
+        "module": type(part.module).__qualname__,
+        "rows": rows,
+    }
+    measure = partial(_speed, part, dtype, rows)
+    return recalled("kernels", about, measure, to_plain=float, from_plain=_as_speed)
+
+
+def _as_speed(value: object) -> float:
+    if not isinstance(value, float):
+        raise ValueError(f"{value!r} is no number")
+    return value
 
 
 def _speed(part: Part, dtype: torch.dtype, rows: int) -> float:

@@ -106,13 +106,15 @@ def plain_completion(completion: Completion) -> dict[str, object]:
 
 def as_completion(read: Mapping[str, Any]) -> Completion:
     """The completion of these plain values, whatever else stands beside them."""
+    # What was kept before there were environments doesn't say which tokens the policy emitted: all of them.
+    emitted = read.get("emitted")
     return Completion(
         ids=tuple(read["ids"]),
         sampler_logprobs=tuple(read["sampler_logprobs"]),
         finish_reason=read["finish_reason"],
         version=read["version"],
         kept=None if read["kept"] is None else tuple(map(tuple, read["kept"])),
-        emitted=None if read["emitted"] is None else tuple(read["emitted"]),
+        emitted=None if emitted is None else tuple(emitted),
     )
 
 
